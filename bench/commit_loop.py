@@ -64,7 +64,7 @@ class Table:
 
     def commit(self, batch: int) -> float:
         """Seconds that one commit takes."""
-        store = self.committer.tail.store
+        store = self.committer.log_writer.store
         files = tuple(self._file(store.uri) for _ in range(self.files))
         part = TableIntent(store.uri, self.table_id, batch == 1, SCHEMA, (), {}, files)
         decided = _intent(batch)

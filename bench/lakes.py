@@ -94,13 +94,13 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
     from headrace.source.ranges import Range
     from headrace.storage.store import Store
     from headrace.write.intent import Intent, MergeRules, TableIntent
-    from headrace.write.upsert import UpsertWriter
+    from headrace.write.leased_writer import LeasedWriter
 
-    spark, by_hand = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
+    spark, in_process_bytes = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
 
     def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         store = Store(str(folder / "table"))
-        table = UpsertWriter(lambda: spark, store, "bench", Store(str(folder / "tombstones")), by_hand)
+        table = LeasedWriter(lambda: spark, store, "bench", Store(str(folder / "tombstones")), in_process_bytes)
         assert table.state is not None
         files = (asked["staged"],)
         merging = MergeRules(("id",), "seq", tombstone_retention=60.0)
@@ -115,8 +115,9 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
 
 def staged_changes(folder: Path, source: Path) -> Any:
     """The changes as a batch stages them."""
-    from headrace.stage.change_schema import CHANGE, PUT, staged
-    from headrace.stage.stager import FileLayout, Stager
+    from headrace.stage.change_schema import CHANGE, PUT, staged_schema
+    from headrace.stage.layout import FileLayout
+    from headrace.stage.stager import Stager
     from headrace.storage.store import Store
 
     found = pq.read_table(source, schema=SCHEMA)
@@ -132,7 +133,7 @@ def staged_changes(folder: Path, source: Path) -> Any:
     }
     fields = list(CHANGE.type)
     change = pa.StructArray.from_arrays([parts[item.name].cast(item.type) for item in fields], fields=fields)
-    schema = staged(SCHEMA, ("id",))
+    schema = staged_schema(SCHEMA, ("id",))
     stager = Stager(lambda uri: Store(uri), "bench")
     stager.add(
         FileLayout(str(folder / "staging"), schema), pa.Table.from_arrays([change, *found.columns], schema=schema)

@@ -51,7 +51,7 @@ def _adopted(folder: Path, _: pytest.FixtureRequest) -> Bench:
 
 
 def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
-    from headrace.write.spark_append import SparkAppendWriter
+    from headrace.write.leased_writer import LeasedWriter
 
     spark: Any = request.getfixturevalue("spark")
     store = Store(str(folder / "orders"))
@@ -62,7 +62,12 @@ def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
             "TBLPROPERTIES ('delta.constraints.whole' = 'id > -100')"
         )
 
-    return Bench(store, Store(str(folder / "staging")), lambda: SparkAppendWriter(lambda: spark, store, "shop"), make)
+    staging = Store(str(folder / "staging"))
+
+    def open_writer() -> TableWriter:
+        return LeasedWriter(lambda: spark, store, "shop", staging.child("tombstones"), 0)
+
+    return Bench(store, staging, open_writer, make)
 
 
 KINDS = {"adopt": _adopted, "spark": _by_spark}

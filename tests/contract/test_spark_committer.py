@@ -15,7 +15,7 @@ from headrace.errors import Fenced, TableChanged, TableFeature
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter
 from headrace.write.intent import TableIntent
-from headrace.write.spark_append import SparkAppendWriter
+from headrace.write.leased_writer import LeasedWriter
 from services.staging import SCHEMA, intent, staged, table_intent
 
 TABLES = {
@@ -40,8 +40,8 @@ class Bench:
         self.spark, self.table, self.staging = spark, Store(str(folder / "t")), Store(str(folder / "staging"))
         spark.sql(f"CREATE TABLE delta.`{self.table.spark_uri}` {columns}")
 
-    def open(self) -> SparkAppendWriter:
-        return SparkAppendWriter(lambda: self.spark, self.table, "shop")
+    def open(self) -> LeasedWriter:
+        return LeasedWriter(lambda: self.spark, self.table, "shop", self.staging.child("tombstones"), 0)
 
     def part(self, values: list[int]) -> TableIntent:
         state = self.open().state

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AuthenticationFailed, PermissionDenied
-from headrace.storage.base import AlreadyThere, NotThere
+from headrace.storage.base import AlreadyExists, NotFound
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.mark.parametrize("path", ["plain", "a/b/c.json", ODD])
 def test_what_is_put_is_got_listed_and_deleted(store: Store, path: str) -> None:
     assert not store.exists(path)
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.get(path)
     store.put(path, b"one")
     store.put(path, b"two")
@@ -46,7 +46,7 @@ def test_a_folder_is_no_object(store: Store) -> None:
     store.put("a/b", b"")
     assert not store.exists("a")
     assert store.get("a/b") == b""
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.get("a")
 
 
@@ -76,7 +76,7 @@ def test_of_many_creators_one_wins_and_its_bytes_stay(store: Store) -> None:
     def attempt(worker: int, name: str) -> int | None:
         try:
             store.put_new(name, b"%d" % worker * 1000)
-        except AlreadyThere:
+        except AlreadyExists:
             return None
         return worker
 

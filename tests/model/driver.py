@@ -26,8 +26,8 @@ from headrace.ledger.undone_batches import UndoneRows, undone_rows
 from headrace.pipeline.table_entry import batch_in_table, restores_of
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
-from headrace.write.append import account
 from headrace.write.intent import Intent, IntentKind, TableIntent
+from headrace.write.table_writer import batch_account
 from model.world import World, ledger_rows
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Driver:
         if tail.state is None or tail.state.txns.get(batch_txn(NAME), 0) >= begun.batch:
             return
         if tried(partial(batch_in_table, self.lake.child(table.path), table, begun, tail.state)):
-            tried(partial(tail.append, (), begun.txns(), account(begun)))
+            tried(partial(tail.append, (), begun.txns(), batch_account(begun)))
 
     def rebuild(self) -> None:
         """Write a lost ledger anew; a person who is asked for the old spec has it."""
@@ -330,7 +330,7 @@ class Driver:
         tail, marks = self.tail(table.path), intent.txns()
 
         def attempt() -> Receipt:
-            made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, account(intent))
+            made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, batch_account(intent))
             if made is not None:
                 faults.reach(Point.AFTER_TABLE_CREATION)
                 return made
@@ -338,7 +338,7 @@ class Driver:
                 tail.evolve(table.schema, {})
                 faults.reach(Point.AFTER_SCHEMA_CHANGE)
             expected = None if table.create else table.table_id
-            landed = tail.append(table.files, marks, account(intent), schema=table.schema, table_id=expected)
+            landed = tail.append(table.files, marks, batch_account(intent), schema=table.schema, table_id=expected)
             faults.reach(Point.AFTER_COMMIT)
             return landed
 

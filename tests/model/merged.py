@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.change_schema import staged
+from headrace.stage.change_schema import staged_schema
 from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import UNTIL, MergeDialect
 from model.merging import Change, columns_of
@@ -25,7 +25,7 @@ class DuckWorld:
 
     def __init__(self, merging: MergeRules, table: pa.Schema, brought: pa.Schema) -> None:
         self.merging, self.duck = merging, _duck()
-        self._staged = staged(brought, merging.keys)
+        self._staged = staged_schema(brought, merging.keys)
         self._make("t", table)
         self._make("tombstones", self._staged.append(pa.field(UNTIL, TIMESTAMP)))
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from headrace.delta import actions, log, snapshot
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
-from headrace.storage.base import AlreadyThere, Meta, NotThere
+from headrace.storage.base import AlreadyExists, NotFound, ObjectMeta
 from headrace.storage.store import Profile, Store
 
 CALLS_AT_MOST = 5000
@@ -200,7 +200,7 @@ class Gate:
         try:
             return self._world.objects[f"{self._root}/{path}"]
         except KeyError:
-            raise NotThere(path) from None
+            raise NotFound(path) from None
 
     def put(self, path: str, data: bytes) -> str:
         return self._meet(lambda: self._write(path, data))
@@ -208,7 +208,7 @@ class Gate:
     def put_new(self, path: str, data: bytes) -> str:
         def call() -> str:
             if f"{self._root}/{path}" in self._world.objects:
-                raise AlreadyThere(path)
+                raise AlreadyExists(path)
             if path.startswith(log.LOG):
                 self._world.on_commit(self._root, data)
             return self._write(path, data)
@@ -224,12 +224,12 @@ class Gate:
         found = self._world.objects.get(f"{self._root}/{path}")
         return found[1] if found else None
 
-    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+    def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         self._meet(str, read=True)
         below = f"{self._root}/{prefix}/" if prefix else f"{self._root}/"
         for path in sorted(path for path in self._world.objects if path.startswith(below)):
             data, tag = self._world.objects[path]
-            yield Meta(path.removeprefix(f"{self._root}/"), len(data), 0.0, tag)
+            yield ObjectMeta(path.removeprefix(f"{self._root}/"), len(data), 0.0, tag)
 
     def delete(self, paths: Sequence[str]) -> None:
         self._meet(lambda: str([self._world.objects.pop(f"{self._root}/{path}", None) for path in paths]))

@@ -81,11 +81,11 @@ def test_a_profile_wins_over_the_environment(s3: S3, bucket: str, monkeypatch: p
     [
         ("http://127.0.0.1:1", "", "is not encrypted"),
         ("http://127.0.0.1:1", "no", "is not encrypted"),
-        ("127.0.0.1:9000", "true", "is not the address"),
-        ("ftp://127.0.0.1", "true", "is not the address"),
-        ("http://127.0.0.1:x", "true", "is not the address"),
-        ("http://[::1", "true", "is not the address"),
-        ("https://", "true", "is not the address"),
+        ("127.0.0.1:9000", "true", "Invalid S3 endpoint"),
+        ("ftp://127.0.0.1", "true", "Invalid S3 endpoint"),
+        ("http://127.0.0.1:x", "true", "Invalid S3 endpoint"),
+        ("http://[::1", "true", "Invalid S3 endpoint"),
+        ("https://", "true", "Invalid S3 endpoint"),
     ],
 )
 def test_an_endpoint_that_cannot_work_is_named_and_not_retried(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
 

@@ -24,7 +24,7 @@ from headrace.recovery.startup import StartupRecovery
 from headrace.storage.store import Profile, Store
 from headrace.table.sql import select_tables
 from headrace.write.intent import TableIntent
-from headrace.write.upsert import UpsertWriter
+from headrace.write.leased_writer import LeasedWriter
 from services.desk import Desk, InProcess, no_spark
 from services.rivals import append_many, compact_many, rivals
 from services.s3 import S3
@@ -98,7 +98,7 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
 def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spark: Any) -> None:
     """By Spark what commits, without it what does not; the name of the bucket's folder has a blank in it."""
     store = Store(f"{base}/merged", profile)
-    made = UpsertWriter(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
+    made = LeasedWriter(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
     for name, value in profile.hadoop_conf().items():
         spark.conf.set(name.removeprefix("spark.hadoop."), value)
     properties = {"delta.enableDeletionVectors": "true"}

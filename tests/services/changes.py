@@ -14,11 +14,12 @@ from headrace import Table
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced
-from headrace.stage.change_schema import staged
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.change_schema import staged_schema
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.write.intent import MergeRules, TableIntent
-from headrace.write.upsert import UpsertWriter
+from headrace.write.leased_writer import LeasedWriter
 from model.merging import Change, columns_of
 from services.staging import intent, opened, rows
 
@@ -36,7 +37,7 @@ SCHEMA = pa.schema(
 class Merged:
     """One table, the folder of its state, and drivers that merge into it."""
 
-    by_hand = 1_000_000_000  # bytes up to which they do so without Spark
+    in_process_bytes = 1_000_000_000  # bytes up to which they do so without Spark
     more: Mapping[str, Any] = {}  # columns beside those of the changes
 
     def __init__(
@@ -53,13 +54,14 @@ class Merged:
         self.table, self.state = Store(f"{folder}/t"), Store(f"{folder}/state")
         self.table_id = str(uuid.uuid4())
 
-    def open(self, pipeline: str = "shop") -> UpsertWriter:
+    def open(self, pipeline: str = "shop") -> LeasedWriter:
         """A driver that has seen nothing yet."""
-        return UpsertWriter(lambda: self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
+        tombstones = self.state.child("tombstones")
+        return LeasedWriter(lambda: self.spark, self.table, pipeline, tombstones, self.in_process_bytes)
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The changes in files of their own, as tasks stage them."""
-        schema = staged(self.schema, self.merging.keys)
+        schema = staged_schema(self.schema, self.merging.keys)
         place = self.state.child(f"staging/{batch}/{self.table_id}")
         stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
         silent = {name: [None] * len(changes) for name in schema.names}

@@ -110,7 +110,7 @@ class Keeping:
         columns = [pa.array([self.sent]), *(pa.nulls(1, item.type) for item in list(table.state.schema)[1:])]
         pq.write_table(pa.table(columns, schema=table.state.schema), sink)
         path, data = f"part-{number}.parquet", sink.getvalue().to_pybytes()
-        table.tail.store.put(path, data)
+        table.log_writer.store.put(path, data)
         file = StagedFile(str(self.place), path, (), len(data), 1, '{"numRecords":1}')
         part = TableIntent(str(self.place), table.state.table_id, False, table.state.schema_json, (), {}, (file,))
         table.commit(part, intent(number))

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.delta.schema import SOURCE
 from headrace.errors import Conflict, Fenced
 from headrace.write.intent import MergeRules, Scd2Columns
-from headrace.write.upsert import UpsertWriter
+from headrace.write.spark_append import SparkAppend
 from model.merging import Change
 from model.states import Row, history, whole
 from services.changes import Merged, cut, log
@@ -39,7 +39,7 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 @pytest.fixture(autouse=True)
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """No merge is small enough to be done without Spark."""
-    monkeypatch.setattr(Merged, "by_hand", 0)
+    monkeypatch.setattr(Merged, "in_process_bytes", 0)
 
 
 def found(made: Merged) -> list[Row]:
@@ -100,7 +100,8 @@ def _beside_another(made: Merged, batch: int) -> None:
     part, driver = made.part([Change("put", 2, 11, (11, 0), offset=20)], batch), made.open()
     flag = Path(made.table.uri).parent / "once"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(UpsertWriter, "_staged", _meanwhile(UpsertWriter._staged, made.table.uri, theirs, flag))
+        read_staged = _meanwhile(SparkAppend.read_staged, made.table.uri, theirs, flag)
+        patch.setattr(SparkAppend, "read_staged", read_staged)
         with pytest.raises(Conflict):
             driver.commit(part, intent(batch))
     driver.commit(part, intent(batch))

@@ -16,8 +16,9 @@ from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import TableRestored
 from headrace.spec.types import parse_type
-from headrace.stage.change_schema import staged
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.change_schema import staged_schema
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.write.intent import MergeRules
 from model.merging import Change
@@ -51,7 +52,7 @@ class Keyed(Merged):
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The same with the key's values."""
-        schema, made = staged(self.schema, NAMES), []
+        schema, made = staged_schema(self.schema, NAMES), []
         for row, change in enumerate(changes):
             place = {"topic": "t", "partition": 0, "offset": change.offset, "timestamp": 0}
             keys = dict(zip(NAMES, (values[change.key or 0] for values in KEYS.values()), strict=True))
@@ -67,13 +68,13 @@ class Keyed(Merged):
         return sorted(row[0] for row in rows)
 
 
-@pytest.mark.parametrize("by_hand", [0, 1_000_000], ids=["by Spark", "by hand"])
-def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_process_bytes", [0, 1_000_000], ids=["by Spark", "by hand"])
+def test_a_key_of_any_kind_finds_its_row_and_its_delete(in_process_bytes: int, spark: Any, tmp_path: Path) -> None:
     ntz = {"delta.feature.timestampNtz": "supported"}
     made = Keyed(
         spark, tmp_path, MergeRules(NAMES, sequence="seq", tombstone_retention=3600), schema=SCHEMA, properties=ntz
     )
-    made.by_hand = by_hand
+    made.in_process_bytes = in_process_bytes
     made.batch([Change("put", key, 10 + key, offset=key) for key in range(3)], 1)
     for key in range(3):
         made.batch([Change("put", key, 20 + key, offset=3 + key)], 2 + key)

@@ -84,8 +84,7 @@ def test_delta_itself_skips_a_batch_that_it_has(spark: Any, tmp_path: Path) -> N
     driver.commit(part, intent(2))
     version = opened(made.table).version()
     spark.sql(f"UPDATE delta.`{made.table.spark_uri}` SET a = 9, _source = NULL")
-    assert part.merging is not None
-    driver._merge(part, part.merging, intent(2))
+    driver._write(part, intent(2))
     assert opened(made.table).version() == version + 1
     assert made.rows() == {1: (None, 9, 1)}
 
@@ -145,7 +144,9 @@ def test_who_changes_the_same_rows_meanwhile_is_met_with_fresh_state(
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
     part = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2)
     driver, begun, go = made.open(), tmp_path / "begun", tmp_path / "go"
-    driver._session().udf.register("held", _holding(str(begun), str(go), str(Path(__file__).parents[1])), "boolean")
+    driver.merge._spark_merge._own_session().udf.register(
+        "held", _holding(str(begun), str(go), str(Path(__file__).parents[1])), "boolean"
+    )
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
         patch.setattr(MergeSql, "_live", lambda *_: "SELECT c.* FROM changes AS c WHERE held(c.id)")
         merging = pool.submit(driver.commit, part, intent(2))

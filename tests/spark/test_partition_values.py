@@ -20,7 +20,8 @@ from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import to_delta
 from headrace.delta.snapshot import active_files
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 
 TEXTS = [

@@ -20,7 +20,8 @@ from deltalake import DeltaTable, QueryBuilder
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 
 FILES = 12

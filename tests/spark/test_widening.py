@@ -21,7 +21,7 @@ from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
-from headrace.write.spark_append import SparkAppendWriter
+from headrace.write.leased_writer import LeasedWriter
 from services.batches import Batches
 from services.plans import spec_of
 
@@ -206,7 +206,7 @@ def test_half_a_widening_is_finished_by_the_next(spark: Any, lake: Path) -> None
     widening = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true', 'delta.columnMapping.mode' = 'name')"
     spark.sql(f"CREATE TABLE {table} (a INT, b INT, `odd ``name` STRUCT<c: INT>) USING delta {widening}")
     spark.sql(f"ALTER TABLE {table} ALTER COLUMN a TYPE BIGINT")
-    heir = SparkAppendWriter(lambda: spark, store, "shop")
+    heir = LeasedWriter(lambda: spark, store, "shop", Store(f"{lake}/tombstones"), 0)
     wide = (pa.int64(), pa.int64(), pa.struct([pa.field("c", pa.float64())]))
     wanted = pa.schema([item.with_type(kind) for item, kind in zip(heir.writable(), wide, strict=True)])
     for _ in range(2):

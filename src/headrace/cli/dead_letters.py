@@ -151,18 +151,18 @@ def purge(
     from headrace.ledger.ledger import Ledger
     from headrace.storage.store import Profile, Store
     from headrace.validate.load import load
-    from headrace.write.retention import due, first_day_kept
+    from headrace.write.retention import purge_preview, retention_day
 
     for spec in load(spec_file):
         ledger = Ledger.open(Store(spec.state_uri, Profile(**spec.storage_profile())), spec.pipeline)
-        before = first_day_kept(_age(spec, older_than), ledger.proved_time(datetime.now(UTC)))
-        plan = due(DeadLetters(spec).store, before)
+        before = retention_day(_age(spec, older_than), ledger.proved_time(datetime.now(UTC)))
+        plan = purge_preview(DeadLetters(spec).store, before)
         if not as_json:
             typer.echo(f"{spec.pipeline}: {plan}")
         purged = bool(plan.files) and confirmed("Delete permanently?", yes, as_json)
         result = purge(spec, before) if purged else plan
         if as_json:
-            fields = {"before": before, "dead_letters": result.letters, "bytes": result.bytes, "first": result.first}
+            fields = {"before": before, "dead_letters": result.rows, "bytes": result.bytes, "first": result.first}
             emit({"event": "summary", "pipeline": spec.pipeline, "purged": purged, **fields, "last": result.last})
         elif purged:
             typer.echo(f"{spec.pipeline}: purged")

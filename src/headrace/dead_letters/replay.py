@@ -33,7 +33,8 @@ from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.spec.reader import parse_intent_spec
 from headrace.spec.route_id import RouteId
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind, ReplayInput, TableIntent
 from headrace.write.retention import Purge

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.payload_field import dated_field, is_json_text, json_field, payload_field
 from headrace.delta.schema import reserved
-from headrace.delta.type_widening import holding_both, widens
+from headrace.delta.type_widening import common_type, widens
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
@@ -303,7 +303,7 @@ def _entry(structure: Structure) -> Structure:
 def _wider(one: Structure, two: Structure) -> Structure:
     """What is asked of a known column stands above what its values would be without it."""
     asked = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
-    return {"type": WIDER, "to": type_name(reduce(holding_both, asked))}
+    return {"type": WIDER, "to": type_name(reduce(common_type, asked))}
 
 
 def inferred_widening(structure: Structure) -> Structure:
@@ -507,6 +507,6 @@ def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
         item = _grown_field(known.item_field, _entry(structure))
         return known if item == known.item_field else pa.map_(known.key_field, item)
     if _kind(structure) == WIDER:
-        wide = holding_both(known, parse_type(structure["to"]))
+        wide = common_type(known, parse_type(structure["to"]))
         return wide if widens(known, wide) else known
     return known

@@ -24,7 +24,7 @@ from headrace.decode.json.strict import Parser
 from headrace.decode.payload import PayloadNode
 from headrace.decode.payload_field import PayloadField, is_json_text, payload_field
 from headrace.decode.scalars import UnfitValue, leaf_reader
-from headrace.delta.type_widening import wide_enough
+from headrace.delta.type_widening import widened_for
 from headrace.spec.types import TIMESTAMP_NTZ, type_name
 
 Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
@@ -107,7 +107,7 @@ def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
     except UnfitValue:
         # Formats with decimals of their own write them as texts, too; where that was JSON's, the last decode tells.
         written = getattr(value, "text", None) or str(value)
-        wide = _moment(value) if pa.types.is_date(kind) else wide_enough(kind, written)
+        wide = _moment(value) if pa.types.is_date(kind) else widened_for(kind, written)
         return wide and {"type": WIDER, "to": type_name(wide)}
     return None
 

@@ -149,10 +149,10 @@ class File:
     """One data file of a table."""
 
     path: str  # below the table's root, as in the store; an absolute one if the file is outside of the table
-    spelled: str  # the path as the log has it, URL-encoded
+    log_path: str  # the path in the log, URL-encoded
     partition: Mapping[str, str | None]
     size: int
-    held: int | None  # rows in the file; None if it has no statistics
+    num_records: int | None  # rows in the file, also deleted ones; None if it has no statistics
     vector: DeletionVector | None = None
     stats: str = ""  # Delta's statistics as JSON text
     changes_data: bool = True  # false for files of a rewrite that keeps all rows
@@ -167,7 +167,7 @@ class File:
     @property
     def rows(self) -> int | None:
         """Rows without the deleted ones; None if the file has no statistics."""
-        return None if self.held is None else self.held - (self.vector.rows if self.vector else 0)
+        return None if self.num_records is None else self.num_records - (self.vector.rows if self.vector else 0)
 
     @property
     def elsewhere(self) -> bool:
@@ -290,19 +290,23 @@ def parse_commit(version: int, data: bytes) -> Commit:
     facts: dict[str, Any] = {}
     txns: dict[str, int] = {}
     lines = [line for line in map(bytes.strip, data.split(b"\n")) if line]
+    other_lines = []
+    for line in lines:
+        if match := _FILE_LINE.match(line):
+            file_lines[match[1].decode()].append(line)
+        else:
+            other_lines.append(line)
     try:
-        for line in lines:
-            if match := _FILE_LINE.match(line):
-                file_lines[match[1].decode()].append(line)
-                continue
-            for kind, content in json.loads(line).items():
-                if kind in file_lines:
+        # One call of the parser, as its start costs more than a short line.
+        for line, action in zip(other_lines, json.loads(b"[%s]" % b",".join(other_lines)), strict=True):
+            for kind, content in action.items():
+                if kind in file_lines:  # spelled with blanks by another writer
                     file_lines[kind].append(line)
                 elif kind == "txn":
                     txns[content["appId"]] = content["version"]
                 else:
                     facts[kind] = content
-        if lines:
+        if lines and lines[-1] not in other_lines[-1:]:
             json.loads(lines[-1])  # a write that was interrupted ends within its last line
         metadata = MetadataAction.of(facts["metaData"]) if "metaData" in facts else None
         protocol = Protocol.of(facts["protocol"]) if "protocol" in facts else None

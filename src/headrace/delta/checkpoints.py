@@ -1,4 +1,4 @@
-"""Log checkpoints in the background: readers open few JSONs, and no batch waits for one or fails with one."""
+"""Log checkpoints, written in the background: readers open few JSON files, and no batch waits or fails for one."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ from headrace.delta.log import last_checkpoint
 from headrace.delta.snapshot import TableState, open_at
 from headrace.storage.store import Store
 
-INTERVAL = 100  # where the table names none
+INTERVAL = 100  # commits; if the table has no property
 _log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """One background thread that writes the checkpoints of all tables, one after the other."""
+    """A background thread that writes the checkpoints of all tables, one at a time."""
 
     def __init__(self) -> None:
-        self._reached: dict[str, int] = {}  # version at which each table was last looked after
+        self._requested: dict[str, int] = {}  # version of the last request for each table
         self._waiting: OrderedDict[str, tuple[Store, int, int]] = OrderedDict()
         self._changed = threading.Condition()
         self._busy = False
 
     def note(self, store: Store, state: TableState) -> None:
-        """A commit was made: ask for a checkpoint when the interval is full. Never blocks, never raises."""
+        """Request a checkpoint if one is due after a commit. Never blocks, never raises."""
         every = checkpoint_interval(state)
         with self._changed:
-            last = self._reached.setdefault(store.uri, 0)  # a process that commits once may be the one that is due
+            last = self._requested.setdefault(
+                store.uri, 0
+            )  # 0, so that a process that commits only once may request one
             if state.version // every == last // every:
                 return
-            self._reached[store.uri] = state.version
+            self._requested[store.uri] = state.version
             self._waiting[store.uri] = (store, state.version, every)
             if not self._busy:
                 self._busy = True
                 threading.Thread(target=self._work, name="log-checkpoints", daemon=True).start()
 
     def wait(self, timeout: float) -> bool:
-        """Whether all that was asked for is done within the time."""
+        """Wait for all requested checkpoints; False if they take longer than `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout)
 
     def _work(self) -> None:
-        while (asked := self._take()) is not None:
-            store, version, every = asked
+        while (request := self._take()) is not None:
+            store, version, every = request
             try:
                 if version - last_checkpoint(store) < every:
                     continue
-                # Opened anew each time: a table kept open for days holds all its files in memory.
+                # Opened each time: a table that stays open for days has all its files in memory.
                 open_at(store, version).create_checkpoint()
             except Exception as error:
-                _log.warning("no log checkpoint of %s this time: %s", store.uri, str(error).partition("\n")[0][:300])
+                _log.warning("cannot write a log checkpoint of %s: %s", store.uri, str(error).partition("\n")[0][:300])
 
     def _take(self) -> tuple[Store, int, int] | None:
         with self._changed:
@@ -63,10 +65,10 @@ class CheckpointWriter:
 
 
 SHARED = CheckpointWriter()
-atexit.register(SHARED.wait, 10)  # one that has begun is finished rather than torn
+atexit.register(SHARED.wait, 10)  # finish a checkpoint in progress
 
 
 def checkpoint_interval(state: TableState) -> int:
-    """Commits between two log checkpoints."""
+    """The number of commits between two log checkpoints."""
     text = state.properties.get("delta.checkpointInterval", "")
     return int(text) if text.isdecimal() and int(text) > 0 else INTERVAL

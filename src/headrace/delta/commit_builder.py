@@ -1,4 +1,4 @@
-"""The lines of a commit, as the Delta protocol wants them in a version's JSON."""
+"""The actions of a commit as the Delta protocol defines them, and its JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.version import VERSION
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ENGINE = f"headrace/{VERSION}"
-CHANGE_DATA = "_change_data"  # the folder of a table for files of changed rows
+CHANGE_DATA = "_change_data"  # the folder of a table for the files of its change data feed
 
 
 def now() -> int:
@@ -26,7 +26,7 @@ def now() -> int:
 
 
 def timed(began: float | None) -> dict[str, str]:
-    """How long an operation took since a moment of the monotonic clock, as one of its metrics; nothing without one."""
+    """The metric with the duration of an operation that started at `began` (`time.monotonic`); empty if it is None."""
     return {} if began is None else {"executionTimeMs": str(max(1, round(1000 * (time.monotonic() - began))))}
 
 
@@ -35,10 +35,10 @@ def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
 
 
-def add_actions(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[dict[str, Any]]:
-    """The staged files as the table's own; not `new` when others held their rows before.
+def add_actions(files: Sequence[StagedFile], *, data_change: bool = True) -> Iterator[dict[str, Any]]:
+    """The `add` actions of staged files; no `data_change` if they contain the rows of removed files.
 
-    A path in the log is a URI: the escapes of a folder are escaped again.
+    A path in the log is URL-encoded, also the escapes of a folder: `day=a%2Fb` on disk is `day=a%252Fb` in the log.
     """
     at = now()
     for file in files:
@@ -48,21 +48,21 @@ def add_actions(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[di
                 "partitionValues": dict(file.partition),
                 "size": file.size,
                 "modificationTime": at,
-                "dataChange": new,
+                "dataChange": data_change,
                 "stats": file.stats,
             }
         }
 
 
-def removes(files: Iterable[File], *, lost: bool = True) -> Iterator[dict[str, Any]]:
-    """Files that the table no longer stands on, spelled as they were added; not `lost` when others hold their rows."""
+def removes(files: Iterable[File], *, data_change: bool = True) -> Iterator[dict[str, Any]]:
+    """The `remove` actions, with paths as in the `add`; no `data_change` if other files contain the rows."""
     at = now()
     for file in files:
         yield {
             "remove": {
-                "path": file.spelled,
+                "path": file.log_path,
                 "deletionTimestamp": at,
-                "dataChange": lost,
+                "dataChange": data_change,
                 "extendedFileMetadata": True,
                 "partitionValues": dict(file.partition),
                 "size": file.size,
@@ -72,12 +72,12 @@ def removes(files: Iterable[File], *, lost: bool = True) -> Iterator[dict[str, A
 
 
 def txns(versions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The `txn` actions; without `lastUpdated` a table that expires transactions would drop them."""
+    """The `txn` actions; without `lastUpdated`, a table that expires transactions drops them."""
     at = now()
     return ({"txn": {"appId": name, "version": version, "lastUpdated": at}} for name, version in versions.items())
 
 
-def appended(
+def append_info(
     files: Sequence[StagedFile],
     number: tuple[str, int] | None,
     commit_id: str,
@@ -85,10 +85,7 @@ def appended(
     instead: Sequence[File] | None = None,
     began: float | None = None,
 ) -> dict[str, Any]:
-    """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other.
-
-    `instead`: the files it replaces, where it is to replace some.
-    """
+    """The `commitInfo` of an append: STREAMING UPDATE for a batch, else WRITE; `instead`: the files it replaces."""
     mode = "Append" if instead is None else "Overwrite"
     operation, parameters = "WRITE", {"mode": mode}
     if number is not None:
@@ -99,14 +96,14 @@ def appended(
     return _info(operation, parameters, commit_id, account, blind=instead is None, metrics=metrics)
 
 
-def created(
+def create_info(
     metadata: MetadataAction,
     files: Sequence[StagedFile],
     commit_id: str,
     account: Mapping[str, Any],
     began: float | None = None,
 ) -> dict[str, Any]:
-    """What the first version of a table says of itself."""
+    """The `commitInfo` of the first version."""
     parameters = {
         "partitionBy": json.dumps(list(metadata.partition_by)),
         "properties": json.dumps(dict(metadata.properties)),
@@ -116,28 +113,28 @@ def created(
     return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files) | timed(began))
 
 
-def altered(
+def alter_info(
     operation: str, parameters: Mapping[str, str], commit_id: str, account: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a change of columns or properties says of itself."""
+    """The `commitInfo` of a change of columns or properties."""
     return _info(operation, parameters, commit_id, account, blind=False, metrics={})
 
 
-def forgotten(files: Sequence[File], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """What a repair says of itself, in the words of delta-rs."""
+def repair_info(files: Sequence[File], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
+    """The `commitInfo` of a repair; delta-rs names it FSCK."""
     return _info("FSCK", {}, commit_id, account, blind=False, metrics={"numRemovedFiles": str(len(files))})
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What becomes of rows when new files take the place of old ones, where they do not just move."""
+    """A rewrite that changes rows, not only their files."""
 
-    operation: str  # in Spark's words: MERGE, UPDATE, DELETE
-    counts: Mapping[str, int]  # by the names of Spark's metrics
-    feed: Sequence[StagedFile] = ()  # the changed rows, for a table that keeps change data
+    operation: str  # as Spark names it: MERGE, UPDATE, DELETE
+    counts: Mapping[str, int]  # operationMetrics
+    feed: Sequence[StagedFile] = ()  # the changed rows, for the change data feed
 
 
-def rewritten(
+def rewrite_info(
     old: Sequence[File],
     new: Sequence[StagedFile],
     parameters: Mapping[str, str],
@@ -146,7 +143,7 @@ def rewritten(
     change: RowChange | None = None,
     began: float | None = None,
 ) -> dict[str, Any]:
-    """What a compaction, or a change of rows, says of itself."""
+    """The `commitInfo` of a compaction or of a change of rows."""
     metrics = {
         "numRemovedFiles": str(len(old)),
         "numRemovedBytes": str(sum(file.size for file in old)),
@@ -160,15 +157,15 @@ def rewritten(
     )
 
 
-def fed(change: RowChange | None) -> Iterator[dict[str, Any]]:
-    """The files of changed rows; readers of the change data take these, and nothing else of the commit."""
+def change_data_actions(change: RowChange | None) -> Iterator[dict[str, Any]]:
+    """The `cdc` actions; readers of the change data feed use them instead of the other files of the commit."""
     for file in change.feed if change else ():
         path = quote(f"{CHANGE_DATA}/{file.path}", safe="/=-_.~")
         yield {"cdc": {"path": path, "partitionValues": dict(file.partition), "size": file.size, "dataChange": False}}
 
 
-def noted(operation: str, metrics: Mapping[str, str], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """What was done to the table beside its log."""
+def note_info(operation: str, metrics: Mapping[str, str], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
+    """The `commitInfo` of an operation outside of the log, as VACUUM."""
     return _info(operation, {}, commit_id, account, blind=True, metrics=metrics)
 
 
@@ -205,6 +202,6 @@ def _metrics(files: Sequence[StagedFile]) -> dict[str, str]:
 
 
 def receipt(uri: str, at: int, files: Sequence[StagedFile], *, skipped: bool = False) -> Receipt:
-    """What the table has to show for these files."""
+    """The receipt of a commit of these files."""
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
     return Receipt(uri, at, rows, len(files), size, skipped)

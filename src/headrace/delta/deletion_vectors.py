@@ -1,6 +1,15 @@
-"""Deletion vectors: bitmaps beside a data file that say which of its rows are deleted.
+"""Deletion vectors: bitmaps of the deleted rows of a data file.
 
-The bitmap is a number and a 64-bit Roaring bitmap in the portable format, which `pyroaring` reads and validates.
+A vector in a file, at `offset` 1 with `sizeInBytes` 36, for the deleted rows 2 and 5:
+
+    offset  bytes         content
+    0       01            version of the file format
+    1       00 00 00 24   size of the bitmap, big-endian: 36
+    5       d1 d3 39 64   magic number 1681511377, little-endian: portable format
+    9       ...           a 64-bit Roaring bitmap: {2, 5}; `pyroaring` reads and validates it
+    41      ...           CRC-32 of the bitmap, magic number included, big-endian
+
+An inline vector in the log is the bitmap alone, from the magic number on, in Z85.
 """
 
 from __future__ import annotations
@@ -18,26 +27,26 @@ from pyroaring import BitMap64
 
 from headrace.delta.actions import DeletionVector, File
 from headrace.errors import TableDamaged, TableFeature
-from headrace.storage.base import NotThere
+from headrace.storage.base import NotFound
 from headrace.storage.store import Store
 
 Rows: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_MAGIC, _HEAD = 1681511377, 4  # of the portable format, and its size in bytes
+_MAGIC, _MAGIC_BYTES = 1681511377, 4
 _THREADS = 8  # vectors that are read in parallel
 
 
-def living(store: Store, file: File, rows: pa.Table) -> pa.Table:
+def without_deleted(store: Store, file: File, rows: pa.Table) -> pa.Table:
     """The rows of a file that are not deleted; `rows` are all rows of the file, in order."""
-    return rows if file.vector is None else rows.filter(pa.array(not_deleted(store, file.vector, len(rows))))
+    return rows if file.vector is None else rows.filter(pa.array(kept_mask(store, file.vector, len(rows))))
 
 
-def not_deleted(store: Store, vector: DeletionVector | None, count: int) -> Mask:
-    """Which of the `count` rows of a file a vector keeps; TableDamaged if the vector is missing or invalid."""
+def kept_mask(store: Store, vector: DeletionVector | None, count: int) -> Mask:
+    """A mask of the rows that a vector does not delete, of `count` rows; TableDamaged if it is missing or invalid."""
     mask = np.ones(count, bool)
     if vector is not None:
-        rows = deleted(store, vector)
+        rows = deleted_rows(store, vector)
         if len(rows) and rows[-1] >= count:
             raise _damaged(store, vector, f"deletes row {rows[-1]:,} of a file of {count:,} rows")
         mask[rows] = False
@@ -53,12 +62,12 @@ def check_vectors(store: Store, files: Iterable[File]) -> None:
 
     def check(file: File) -> None:
         vector = file.vector
-        if vector is None or file.held is None or (vector.kind != "i" and vector.path is None):
+        if vector is None or file.num_records is None or (vector.kind != "i" and vector.path is None):
             return
         try:
-            not_deleted(store, vector, file.held)
+            kept_mask(store, vector, file.num_records)
         except TableDamaged as error:
-            if not isinstance(error.__cause__, NotThere):
+            if not isinstance(error.__cause__, NotFound):
                 raise
 
     vectored = [file for file in files if file.vector is not None]
@@ -66,11 +75,11 @@ def check_vectors(store: Store, files: Iterable[File]) -> None:
         list(pool.map(check, vectored))
 
 
-def deleted(store: Store, vector: DeletionVector) -> Rows:
+def deleted_rows(store: Store, vector: DeletionVector) -> Rows:
     """The numbers of the rows that a vector deletes, ascending; TableDamaged if it is missing or invalid."""
     try:
         rows = bitmap(_content(store, vector))
-    except NotThere as error:
+    except NotFound as error:
         raise _damaged(store, vector, "is missing") from error
     except (struct.error, ValueError, IndexError) as error:
         raise _damaged(store, vector, f"is corrupt: {error}") from error
@@ -109,4 +118,4 @@ def bitmap(data: bytes) -> Rows:
     (magic,) = struct.unpack_from("<i", data)
     if magic != _MAGIC:
         raise ValueError(f"it starts with the number {magic}, not with {_MAGIC}")
-    return np.frombuffer(BitMap64.deserialize(data[_HEAD:]).to_array(), np.uint64)
+    return np.frombuffer(BitMap64.deserialize(data[_MAGIC_BYTES:]).to_array(), np.uint64)

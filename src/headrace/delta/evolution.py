@@ -1,4 +1,4 @@
-"""How two schemas of one table relate: which files fit it, and how it grows. On Delta's JSON, so nothing is lost."""
+"""Schema evolution: whether files fit a table, and merged schemas. Works on Delta's JSON, so no metadata is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.errors import TableChanged
 
 
 def check_fits(file_schema_json: str, state: TableState) -> None:
-    """TableChanged unless files written for this schema are right in the table: names, case, types, nullability."""
+    """TableChanged unless files of this schema fit the table: names, case, types, nullability."""
     if problems := _all_misfits(file_schema_json, state.schema_json):
         text = "; ".join(problems)
         raise TableChanged(
@@ -42,8 +42,8 @@ def _misfits(files: list[dict[str, Any]], table: list[dict[str, Any]], prefix: s
 
 def _type_misfits(file: Any, table: Any, path: str) -> Iterator[str]:
     if not (isinstance(file, dict) and isinstance(table, dict) and file["type"] == table["type"]):
-        if not _alike(file, table):
-            yield f"column {path} is {_spelled(table)} in the table and {_spelled(file)} in the files"
+        if not _same_type(file, table):
+            yield f"column {path} is {_type_text(table)} in the table and {_type_text(file)} in the files"
         return
     if file["type"] == "struct":
         yield from _misfits(file["fields"], table["fields"], f"{path}.")
@@ -55,19 +55,19 @@ def _type_misfits(file: Any, table: Any, path: str) -> Iterator[str]:
         yield from _type_misfits(file.get(inner), table.get(inner), path)
 
 
-def _alike(one: Any, two: Any) -> bool:
-    """Whether two types are one; writers differ in the blanks of `decimal(10, 2)`."""
-    if isinstance(one, str) and isinstance(two, str):
-        return one.replace(" ", "") == two.replace(" ", "")
-    return bool(one == two)
+def _same_type(first: Any, second: Any) -> bool:
+    """Whether two types are equal; writers differ in the blanks of `decimal(10, 2)`."""
+    if isinstance(first, str) and isinstance(second, str):
+        return first.replace(" ", "") == second.replace(" ", "")
+    return bool(first == second)
 
 
-def _spelled(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
 def merge_schemas(current: str, wanted: str) -> str:
-    """The current schema with the columns only `wanted` has, in its order; TableChanged where they contradict."""
+    """Add the columns of `wanted` to the current schema, in the order of `wanted`; TableChanged if types differ."""
     fields = _merge_fields(json.loads(current)["fields"], json.loads(wanted)["fields"], "")
     if fields == json.loads(current)["fields"]:
         return current
@@ -75,20 +75,21 @@ def merge_schemas(current: str, wanted: str) -> str:
 
 
 def _merge_fields(current: list[dict[str, Any]], wanted: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
-    there = {item["name"]: item for item in current}
-    asked = {item["name"]: item for item in wanted}
-    if there.keys() >= asked.keys():  # nothing new at this level: the table's order stays
-        return [_merge_field(item, asked.get(item["name"]), prefix) for item in current]
-    grown = [
-        _merge_field(there[name], item, prefix) if name in there else _added(item, prefix)
-        for name, item in asked.items()
+    old = {item["name"]: item for item in current}
+    new = {item["name"]: item for item in wanted}
+    if old.keys() >= new.keys():  # no new column at this level: the order of the table stays
+        return [_merge_field(item, new.get(item["name"]), prefix) for item in current]
+    fields = [
+        _merge_field(old[name], item, prefix) if name in old else _added(item, prefix) for name, item in new.items()
     ]
-    return grown + [item for name, item in there.items() if name not in asked]
+    return fields + [item for name, item in old.items() if name not in new]
 
 
 def _added(item: dict[str, Any], prefix: str) -> dict[str, Any]:
     if not item["nullable"]:
-        raise TableChanged(f"Column {prefix}{item['name']} cannot be added: old rows have no value for it.")
+        raise TableChanged(
+            f"Column {prefix}{item['name']} cannot be added as NOT NULL: existing rows have no value for it."
+        )
     return item
 
 
@@ -100,8 +101,8 @@ def _merge_field(current: dict[str, Any], wanted: dict[str, Any] | None, prefix:
 
 def _merge_type(current: Any, wanted: Any, path: str) -> Any:
     if not (isinstance(current, dict) and isinstance(wanted, dict) and current["type"] == wanted["type"]):
-        if not _alike(current, wanted):
-            raise TableChanged(f"Column {path} is {_spelled(current)} in the table, not {_spelled(wanted)}.")
+        if not _same_type(current, wanted):
+            raise TableChanged(f"Column {path} is {_type_text(current)} in the table, not {_type_text(wanted)}.")
         return current
     if current["type"] == "struct":
         return {**current, "fields": _merge_fields(current["fields"], wanted["fields"], f"{path}.")}

@@ -1,4 +1,4 @@
-"""Which tables the log writer may append to: an allow-list, because a blind append enforces nothing."""
+"""Allow-lists of the table features that direct commits support; a blind append enforces no rule of a table."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headrace.delta.schema import from_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import TableFeature
 
-# Features that ask nothing of an append, or only where a property or a column uses them (both are looked at below).
+# Features without requirements for an append, unless a property or a column uses them (checked below).
 _FEATURES = frozenset(
     {
         "appendOnly",
         "invariants",
         "checkConstraints",
-        "changeDataFeed",  # an append's rows are their own change data
+        "changeDataFeed",  # appended rows need no change data
         "generatedColumns",
         "columnMapping",
         "identityColumns",
         "timestampNtz",
     }
 )
-# Features that ask nothing of a commit which only takes files away, when it names their vectors.
+# Features without requirements for a commit that only removes files, with their deletion vectors.
 _UNTOUCHED = _FEATURES | {
     "clustering",
     "deletionVectors",
@@ -39,8 +39,8 @@ _UNTOUCHED = _FEATURES | {
     "vacuumProtocolCheck",
     "v2Checkpoint",
 }
-WRITER = "headrace.writer"  # the property of a table that one kind of writer writes, for good
-_LEGACY = {  # what a writer version below 7 means, by the version that brought it
+WRITER = "headrace.writer"  # the table property that names the kind of writer; it never changes by itself
+_LEGACY = {  # features of writer versions below 7, by the version that introduced them
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
     4: ("changeDataFeed", "generatedColumns"),
@@ -50,11 +50,11 @@ _LEGACY = {  # what a writer version below 7 means, by the version that brought 
 
 
 class WriterKind(StrEnum):
-    """Who writes a table."""
+    """The kind of writer of a table."""
 
-    DIRECT = "direct"  # staged files are committed as they are, put if absent
-    MERGE = "merge"  # a pipeline merges into it, in-process or by Spark
-    SPARK = "spark"  # Spark alone appends to it and changes it
+    DIRECT = "direct"  # direct commits of staged files
+    MERGE = "merge"  # merges of a pipeline, in-process or by Spark
+    SPARK = "spark"  # only Spark
 
 
 def _any(_: str) -> bool:
@@ -104,73 +104,73 @@ _PROPERTIES: dict[str, Callable[[str], bool]] = {
 
 
 def append_blocker(state: TableState) -> str | None:
-    """Why the log writer must not append to this table; None when it may."""
-    return next(_objections(state), None)
+    """Why the log writer must not append to this table; None if it may."""
+    return next(_blockers(state), None)
 
 
 def rewrite_blocker(state: TableState) -> str | None:
-    """Why the log writer must not put other rows in place of this table's, also where Spark writes it; None: it may."""
+    """Why the log writer must not change rows of this table, even one that Spark writes; None if it may."""
     if state.properties.get("delta.appendOnly", "").lower() == "true":
-        return "it only takes rows"
+        return "it is append-only (delta.appendOnly)"
     if strict := next((item.name for item in state.schema if _strict(item.type)), None):
-        return f"something within its column {strict} takes no NULL, which Spark looks for"
-    return next(_content_objections(state), None)
+        return f"a nested field of its column {strict} is NOT NULL, which only Spark checks"
+    return next(_content_blockers(state), None)
 
 
 def _strict(kind: pa.DataType) -> bool:
-    """Whether something within a value may not be NULL."""
+    """Whether a nested field or element of a type is NOT NULL."""
     if pa.types.is_map(kind):
         return not kind.item_field.nullable or _strict(kind.key_type) or _strict(kind.item_type)
     return any(not item.nullable or _strict(item.type) for item in (kind.field(at) for at in range(kind.num_fields)))
 
 
 def metadata_only_blocker(state: TableState) -> str | None:
-    """Why the log writer must not take files out of this table, also where Spark writes it; None when it may."""
-    return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
+    """Why the log writer must not remove files from this table, even one that Spark writes; None if it may."""
+    return next(_protocol_blockers(state.protocol, _UNTOUCHED), None)
 
 
 def writer_of(state: TableState) -> WriterKind:
-    """The kind of writer that a table needs, as it says itself."""
+    """The kind of writer that a table requires, by its features and properties."""
     if append_blocker(state) is None:
         return WriterKind.DIRECT
     return WriterKind.MERGE if state.properties.get(WRITER) == WriterKind.MERGE else WriterKind.SPARK
 
 
-def _protocol_objections(protocol: Protocol, known: frozenset[str]) -> Iterator[str]:
-    unknown = (protocol.reader_features | protocol.writer_features) - known
+def _protocol_blockers(protocol: Protocol, supported: frozenset[str]) -> Iterator[str]:
+    unknown = (protocol.reader_features | protocol.writer_features) - supported
     yield from (f"it uses the feature {name}" for name in sorted(unknown))
     if protocol.min_writer > 7 or protocol.min_reader > 3:
         yield f"its protocol is ({protocol.min_reader}, {protocol.min_writer})"
 
 
-def _objections(state: TableState) -> Iterator[str]:
-    yield from _content_objections(state)
+def _blockers(state: TableState) -> Iterator[str]:
+    yield from _content_blockers(state)
     if (writer := state.properties.get(WRITER, WriterKind.DIRECT)) != WriterKind.DIRECT:
         yield f"its property {WRITER} is '{writer}'"
 
 
-def _content_objections(state: TableState) -> Iterator[str]:
-    """What asks more of a writer than rows in columns."""
-    yield from _protocol_objections(state.protocol, _FEATURES)
+def _content_blockers(state: TableState) -> Iterator[str]:
+    """Features, properties and column metadata that a writer would have to enforce."""
+    yield from _protocol_blockers(state.protocol, _FEATURES)
     for name, value in sorted(state.properties.items()):
         if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
             yield f"its property {name} is '{value}'"
-    yield from _schema_objections(state.schema_json)
+    yield from _schema_blockers(state.schema_json)
 
 
 @lru_cache(maxsize=1024)
-def _schema_objections(schema_json: str) -> tuple[str, ...]:
-    """Kept, because a wide schema would be read again at every commit."""
-    found = [
-        f"its column {path} carries {key}"
+def _schema_blockers(schema_json: str) -> tuple[str, ...]:
+    """Cached, because parsing a wide schema at every commit takes time."""
+    blockers = [
+        f"its column {path} has the metadata {key}"
         for path, key in _metadata_keys(json.loads(schema_json)["fields"], "")
         if key != "comment" and not key.startswith("headrace.")
     ]
     try:
         from_delta(schema_json)
     except TableFeature as unknown:
-        found.append(unknown.message)
-    return tuple(found)
+        blockers.append(unknown.message)
+    return tuple(blockers)
 
 
 def _metadata_keys(fields: list[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str]]:
@@ -188,27 +188,29 @@ def _nested_keys(kind: Any, path: str) -> Iterator[tuple[str, str]]:
         yield from _nested_keys(kind.get(inner), path)
 
 
-def protocol_for(schema_json: str, properties: Mapping[str, str], now: Protocol | None = None) -> Protocol:
-    """The lowest protocol that this schema and these properties need, from what the table has now."""
-    now = now or Protocol()
-    if properties.get("delta.enableChangeDataFeed", "").lower() == "true" and now.min_writer < 4:
-        now = Protocol(now.min_reader, 4)
-    if not lacks_ntz(schema_json, now):
-        return now
-    spelled_out = now.writer_features | {
-        name for version, names in _LEGACY.items() if version <= now.min_writer < 7 for name in names
+def protocol_for(schema_json: str, properties: Mapping[str, str], current: Protocol | None = None) -> Protocol:
+    """The lowest protocol that a schema and properties require, at least the current one."""
+    protocol = current or Protocol()
+    if properties.get("delta.enableChangeDataFeed", "").lower() == "true" and protocol.min_writer < 4:
+        protocol = Protocol(protocol.min_reader, 4)
+    if not lacks_ntz(schema_json, protocol):
+        return protocol
+    listed = protocol.writer_features | {
+        name for version, names in _LEGACY.items() if version <= protocol.min_writer < 7 for name in names
     }
-    mapping = {"columnMapping"} if now.min_reader == 2 else set()
-    return Protocol(3, 7, now.reader_features | mapping | {"timestampNtz"}, spelled_out | {"timestampNtz"})
+    mapping = {"columnMapping"} if protocol.min_reader == 2 else set()
+    return Protocol(3, 7, protocol.reader_features | mapping | {"timestampNtz"}, listed | {"timestampNtz"})
 
 
-def lacks_ntz(schema_json: str, now: Protocol) -> bool:
-    """Whether a schema has a time without a zone, and the protocol not the feature that such a type needs."""
-    return "timestampNtz" not in now.writer_features and _has_type(json.loads(schema_json), "timestamp_ntz")
+def lacks_ntz(schema_json: str, protocol: Protocol) -> bool:
+    """Whether a schema has a timestamp without zone, and the protocol does not have the feature for it."""
+    return "timestampNtz" not in protocol.writer_features and _has_type(json.loads(schema_json), "timestamp_ntz")
 
 
 def _has_type(kind: Any, name: str) -> bool:
     if not isinstance(kind, dict):
         return bool(kind == name)
     inner = [kind.get(key) for key in ("elementType", "keyType", "valueType")]
-    return any(_has_type(each, name) for each in [*inner, *(item["type"] for item in kind.get("fields", []))])
+    return any(
+        _has_type(inner_type, name) for inner_type in [*inner, *(item["type"] for item in kind.get("fields", []))]
+    )

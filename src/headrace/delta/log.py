@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from headrace.delta.actions import Commit, parse_commit
-from headrace.storage.base import Meta, NotThere
+from headrace.storage.base import NotFound, ObjectMeta
 from headrace.storage.store import Store
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -30,7 +30,7 @@ def version_path(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
-def version_of(item: Meta) -> int:
+def version_of(item: ObjectMeta) -> int:
     """The version of a file in the log; -1 for files without one."""
     match = _NUMBERED.match(item.path)
     return int(match[1]) if match else -1
@@ -77,7 +77,8 @@ class LogWalk:
                 yield parse_commit(version, data)
             if self.oldest > block[-1]:
                 return
-            size = min(2 * size, _BLOCK)
+            # In a bucket, as many commits as there are threads take the time of one.
+            size = min(max(2 * size, 1 if self._store.local else _THREADS), _BLOCK)
 
 
 def commits_between(store: Store, after: int, until: int) -> list[Commit] | None:
@@ -102,7 +103,7 @@ def _up_to_missing(contents: Iterable[bytes | None]) -> list[bytes]:
 def _content(store: Store, version: int) -> bytes | None:
     try:
         return store.get(version_path(version))
-    except NotThere:
+    except NotFound:
         return None
 
 
@@ -126,7 +127,7 @@ def last_checkpoint(store: Store) -> int:
     """The version of the newest checkpoint according to `_last_checkpoint`; -1 without one."""
     try:
         return int(json.loads(store.get(f"{LOG}/_last_checkpoint"))["version"])
-    except (NotThere, ValueError, KeyError, TypeError):
+    except (NotFound, ValueError, KeyError, TypeError):
         return -1
 
 
@@ -159,9 +160,9 @@ def readable_versions(store: Store) -> tuple[int, int] | None:
     return (0 if missing < 0 else min(usable, default=newest)), newest
 
 
-def expired(store: Store, until: datetime) -> list[Meta]:
+def expired(store: Store, until: datetime) -> list[ObjectMeta]:
     """The files of versions that ended before a time, without the newest checkpoint of that time."""
-    old: list[Meta] = []
+    old: list[ObjectMeta] = []
     for item in store.list(LOG):
         if version_of(item) < 0:
             continue

@@ -1,4 +1,4 @@
-"""What to do next at each stop that a table's log can force."""
+"""Errors that a table's log can cause, each with the command that continues."""
 
 from __future__ import annotations
 
@@ -16,51 +16,57 @@ from headrace.errors import (
 )
 
 _NEXT: dict[type[PipelineStopped], str] = {
-    TableGone: "Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
-    TableReplaced: "Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with this one.",
-    TableRestored: "Run `headrace resume SPEC --table-restored=refill` to read what was undone again for this table; "
-    "or `--table-restored=keep` to go on from here, and what was undone stays undone.",
-    TableChanged: "Change it back and run again, or `headrace resume SPEC --accept-new-table` goes on as it is now.",
-    TxnMismatch: "Find out who else writes to this table, then run again; where its txns are lost, "
-    "`headrace resume SPEC --accept-new-table` goes on with the table as it is now.",
-    Fenced: "Another instance of the pipeline has gone on; this one must not write.",
+    TableGone: "Recover the table, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
+    TableReplaced: "Recover the old table, or run `headrace resume SPEC --accept-new-table` to continue with this one.",
+    TableRestored: "Run `headrace resume SPEC --table-restored=refill` to read the undone records again for this "
+    "table, or `--table-restored=keep` to continue without them.",
+    TableChanged: "Undo the change and run again, or run `headrace resume SPEC --accept-new-table` to continue with "
+    "the table as it is now.",
+    TxnMismatch: "Find out who else writes to this table, then run again. If its txns are lost, run "
+    "`headrace resume SPEC --accept-new-table` to continue with the table as it is now.",
+    Fenced: "Another instance of the pipeline has continued; this one must not write.",
 }
 
 
-def table_stop(kind: type[PipelineStopped], seen: str) -> PipelineStopped:
-    """The stop, with the command that goes on."""
-    return kind(seen, hint=advice(kind))
+def table_stop(kind: type[PipelineStopped], message: str) -> PipelineStopped:
+    """An error of this kind, with the command that continues."""
+    return kind(message, hint=advice(kind))
 
 
 def advice(kind: type[PipelineStopped]) -> str:
-    """The command that goes on after a stop of this kind."""
+    """The hint of an error of this kind: the command that continues."""
     return _NEXT[kind]
 
 
+def restored(uri: str, version: int) -> PipelineStopped:
+    """The error for a RESTORE: txns survive it, so the undone rows would stay lost without a message."""
+    return table_stop(TableRestored, f"Version {version} of {uri} restored the table to an older version.")
+
+
 def unreached(uri: str, version: int) -> TableRestored:
-    """The stop where nobody can tell any more whether a table was restored."""
+    """The error for a log that was cleaned up, so that a RESTORE after `version` cannot be ruled out."""
     return TableRestored(
-        f"The log of {uri} no longer reaches back to version {version + 1}, the first after the last commit of this "
-        "pipeline or after the last look at it: whether the table was restored since cannot be told.",
-        hint="Compare the table with its source; `headrace resume SPEC --table-restored=keep` goes on with the table "
-        "as it is now.",
+        f"The log of {uri} no longer reaches back to version {version + 1}, the first after the last one that this "
+        "pipeline wrote or checked. The table may have been restored since.",
+        hint="Compare the table with its source; then run `headrace resume SPEC --table-restored=keep` to continue "
+        "with the table as it is now.",
     )
 
 
 def set_back(uri: str, version: int, before: int) -> TableRestored:
-    """The stop where the newest versions of a table are gone: nothing tells what they held."""
+    """The error for a table whose newest versions are gone."""
     return TableRestored(
-        f"{uri} is at version {version} and was at version {before}: an older copy took its place.",
-        hint="Bring its newest version back; or `headrace resume SPEC --table-restored=keep` goes on without the rows "
-        "that were undone.",
+        f"{uri} is at version {version} and was at version {before}: it was replaced by an older copy.",
+        hint="Recover the newest version, or run `headrace resume SPEC --table-restored=keep` to continue without the "
+        "rows that were undone.",
     )
 
 
 def check_txns_last(uri: str, state: TableState) -> None:
-    """TableFeature where the table lets txns expire: a batch whose txn is gone would be written a second time."""
+    """TableFeature if the table lets txns expire: a batch whose txn has expired would be written twice."""
     if (value := state.properties.get(EXPIRING)) is not None:
         raise TableFeature(
             f"{uri} has the property {EXPIRING} = '{value}': the txns of this pipeline would expire, and a batch "
             "could be written twice.",
-            hint=f"Unset it and run again: `headrace table set-properties {uri} --unset {EXPIRING}`.",
+            hint=f"Unset the property and run again: `headrace table set-properties {uri} --unset {EXPIRING}`.",
         )

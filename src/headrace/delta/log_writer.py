@@ -3,9 +3,14 @@
 A blind append needs no list of files, only the version, the metadata, the protocol and our txns; so the cost of a
 commit does not grow with the table.
 
-Put-if-absent is the compare-and-swap of a Delta log: of two writers at version 7, one creates 8.json and the other gets
-"already exists", reads 8.json, checks that its commit still applies and puts 9.json. An error of a put does not tell
-whether the file was created (the response may be lost); so the writer looks for its own commit id in the log.
+Put-if-absent is the compare-and-swap of a Delta log. Two writers, both at version 7:
+
+    A: put 8.json if absent     created: A is at version 8
+    B: put 8.json if absent     already exists: read 8.json, check that the commit still applies to that state
+    B: put 9.json if absent     created: B is at version 9
+
+An error of a put does not tell whether the file was created, as only the response may be lost. So the writer reads the
+log and looks for its own commit id, which is the same in every attempt.
 """
 
 from __future__ import annotations
@@ -23,9 +28,9 @@ from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import append_blocker, protocol_for, rewrite_blocker
 from headrace.delta.foreign_commits import ForeignCommit, change_of
 from headrace.delta.log import read_commit, version_path
-from headrace.delta.log_errors import set_back, table_stop, unreached
+from headrace.delta.log_errors import restored, set_back, table_stop
 from headrace.delta.receipt import Receipt
-from headrace.delta.restores import restored_between
+from headrace.delta.restores import RESTORE, check_not_restored
 from headrace.delta.snapshot import TableState, active_files, next_state
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_number_of
@@ -38,79 +43,78 @@ from headrace.errors import (
     TableChanged,
     TableGone,
     TableReplaced,
-    TableRestored,
     TxnMismatch,
 )
-from headrace.storage.base import AlreadyThere
+from headrace.storage.base import AlreadyExists
 from headrace.storage.store import Store
 
-Objection = Callable[[TableState], str | None]
+Blocker = Callable[[TableState], str | None]  # why a table of this state must not be written; None if it may be
 _DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A commit to be made; its id is the same in every retry."""
+class _PendingCommit:
+    """A commit to make, and the table state that it requires; None: any."""
 
-    commit_id: str
+    commit_id: str  # the same in every attempt
     number: tuple[str, int] | None = None  # the txn that numbers it
-    schema: str | None = None  # its files were written for this one
+    schema: str | None = None  # of its files
     partition_by: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """The next version: its content, and the state it leads to."""
+class _NextVersion:
+    """The content of the next version, and the state after it."""
 
     text: bytes
-    after: TableState
+    state: TableState
 
 
 class LogWriter:
-    """Follows one table's log and appends to it; for one thread at a time."""
+    """Follows the log of one table and commits to it. Not thread-safe."""
 
-    def __init__(self, store: Store, names: Sequence[str], objection: Objection = append_blocker) -> None:
+    def __init__(self, store: Store, names: Sequence[str], blocker: Blocker = append_blocker) -> None:
         self.store = store
         self._names = names
-        self._objection = objection
+        self._blocker = blocker
         self._state: TableState | None = None
-        self._tag: str | None = None  # of the state's JSON: tells the log we know from one made or written over anew
+        self._tag: str | None = None  # of the state's JSON: changes if the log is deleted and created again
         self._driver = uuid.uuid4()
         self.checkpoints = SHARED
+        self.is_uncertain = False  # after an error: whether the commit may be in the log, or still appear there
 
     @classmethod
-    def open(cls, store: Store, txns: Iterable[str] = (), objection: Objection = append_blocker) -> LogWriter:
-        """Begin at the newest version, or before the first one where there is no table.
+    def open(cls, store: Store, txns: Iterable[str] = (), blocker: Blocker = append_blocker) -> LogWriter:
+        """Open a table at its newest version; its state is None if there is no table.
 
-        `objection` says why a table of some state may not be written; where it lets tables pass that Spark writes,
-        nobody else may write them meanwhile.
+        If `blocker` allows a table that Spark writes, the caller must make sure that nobody else writes it meanwhile.
         """
-        tail = cls(store, tuple(txns), objection)
-        tail._reload()
-        return tail
+        log_writer = cls(store, tuple(txns), blocker)
+        log_writer._reload()
+        return log_writer
 
     @property
     def state(self) -> TableState | None:
-        """The table as far as it was followed; None while there is none."""
+        """The table at the last version that was read; None if there is no table."""
         return self._state
 
-    def known(self) -> TableState:
-        """The state of a table that must exist; TableGone when it does not."""
+    def current_state(self) -> TableState:
+        """The state of a table that must exist; TableGone if it does not."""
         if self._state is None:
-            raise table_stop(TableGone, f"{self.store.uri}: there is no table.")
+            raise table_stop(TableGone, f"{self.store.uri}: no table found.")
         return self._state
 
     def follow(self) -> list[ForeignCommit]:
-        """Read what is new and go along with it; what no batch may go along with is raised."""
+        """Read new commits of other writers; raises PipelineStopped if the pipeline must not continue."""
         if self._state is None:
             self._reload()
             return []
-        self._still_there(None)
+        self._verified_state(None)
         changes: list[ForeignCommit] = []
         while (commit := self._read_next()) is not None:
-            changes.append(change_of(commit, self.known()))
-            self._go_along(commit, None)
-        self._remember()
+            changes.append(change_of(commit, self.current_state()))
+            self._apply(commit, None)
+        self._refresh_tag()
         return changes
 
     def create(
@@ -125,26 +129,27 @@ class LogWriter:
         *,
         began: float | None = None,
     ) -> Receipt | None:
-        """Make the table with its first rows in one commit; None when somebody else was first: then append.
+        """Create the table with its first rows in one commit; None if another writer was first: then append.
 
-        Here and below, `began` is when an operation began that tells how long it took (`time.monotonic`).
+        With `began`, the time at which the operation started (`time.monotonic`), the commit has its duration.
         """
         if self._state is not None:
             return None
         state = first_state(schema, partition_by, properties, table_id)
         metadata = state.metadata
-        wish = self._wish(txns, schema, files, state)
-        self._check(state, wish)
-        said = commit_builder.created(metadata, files, wish.commit_id, info, began)
+        pending = self._pending(txns, schema, files, state)
+        self._check(state, pending)
         lines = [
-            said,
+            commit_builder.create_info(metadata, files, pending.commit_id, info, began),
             state.protocol.action(),
             metadata.action(),
             *commit_builder.add_actions(files),
             *commit_builder.txns(txns),
         ]
-        tag = self._put(0, commit_builder.commit(lines))
-        if tag is None and _commit_id(self.store, 0) != wish.commit_id:
+        with self._outcome_unknown():
+            tag = self._put(0, commit_builder.commit(lines))
+            landed = tag is not None or _commit_id(self.store, 0) == pending.commit_id
+        if not landed:
             self._reload()
             return None
         self._state, self._tag = replace(state, txns=dict(txns)), tag or self.store.tag(version_path(0))
@@ -162,320 +167,324 @@ class LogWriter:
         instead: Callable[[File], bool] | None = None,
         began: float | None = None,
     ) -> Receipt:
-        """Add the files and their txns as one version; skipped when the table already has the batch's txn.
+        """Add the files and their txns as one version; skipped if the table already has the batch's txn.
 
-        `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for,
-        `instead` which of the files that are there they replace.
+        The files were written for `schema` (the default is the table's) and for the table `table_id`. Active files for
+        which `instead` is true are removed.
         """
-        known = self.known()
-        if table_id is not None and known.table_id != table_id:
+        current = self.current_state()
+        if table_id is not None and current.table_id != table_id:
             raise table_stop(
-                TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}."
+                TableReplaced, f"{self.store.uri} has the id {current.table_id}; the batch is for {table_id}."
             )
-        wish = self._wish(txns, schema or known.schema_json, files, known)
+        pending = self._pending(txns, schema or current.schema_json, files, current)
 
-        def step(state: TableState) -> _Step | None:
-            if _is_marked(state, wish, self.store.uri):
+        def step(state: TableState) -> _NextVersion | None:
+            if _has_batch(state, pending, self.store.uri):
                 return None
-            self._check(state, wish)
-            old = (
-                []
-                if instead is None
-                else [file for file in active_files(self.store, state.version).values() if instead(file)]
-            )
-            replaced = None if instead is None else old
-            said = commit_builder.appended(files, wish.number, wish.commit_id, info, replaced, began)
+            self._check(state, pending)
+            old = None
+            if instead is not None:
+                old = [file for file in active_files(self.store, state.version).values() if instead(file)]
             text = commit_builder.commit(
-                [said, *commit_builder.removes(old), *commit_builder.add_actions(files), *commit_builder.txns(txns)]
+                [
+                    commit_builder.append_info(files, pending.number, pending.commit_id, info, old, began),
+                    *commit_builder.removes(old or ()),
+                    *commit_builder.add_actions(files),
+                    *commit_builder.txns(txns),
+                ]
             )
-            return _Step(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
+            return _NextVersion(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
-        version, wrote = self._commit(wish, step)
+        version, wrote = self._commit(pending, step)
         return commit_builder.receipt(self.store.uri, version, files, skipped=not wrote)
 
     def evolve(self, schema: str, info: Mapping[str, Any]) -> TableState:
-        """Add the columns that this schema has and the table lacks, at any depth; answers the state that has them.
+        """Add the columns of a schema that the table does not have, at any depth; returns the new state.
 
-        Only what we have not seen in it: a column that others took away meanwhile must not come back by the way.
+        TableChanged if another writer dropped a column meanwhile: an evolution must not add it again.
         """
-        seen = self.known().schema_json
+        before = self.current_state().schema_json
 
         def merged(metadata: MetadataAction) -> MetadataAction:
             return replace(metadata, schema_json=merge_schemas(metadata.schema_json, schema))
 
         return self.alter(
-            merged, lambda metadata: ("CHANGE COLUMNS", {"schema": metadata.schema_json}), info, schema=seen
+            merged, lambda metadata: ("CHANGE COLUMNS", {"schema": metadata.schema_json}), info, schema=before
         )
 
     def alter(
         self,
         change: Callable[[MetadataAction], MetadataAction],
-        said: Callable[[MetadataAction], tuple[str, Mapping[str, str]]],
+        operation: Callable[[MetadataAction], tuple[str, Mapping[str, str]]],
         info: Mapping[str, Any],
         *,
         schema: str | None = None,
     ) -> TableState:
-        """Change the metadata, on whatever version is the newest; `said` names the operation and its parameters.
+        """Change the metadata of the newest version; `operation` returns the name of the operation and its parameters.
 
-        `schema` is what must still fit the table afterwards. What changes nothing is not committed.
+        Files of `schema` must still fit the table afterwards. A change without effect is not committed.
         """
-        wish = _Wish(str(uuid.uuid4()), schema=schema)
+        pending = _PendingCommit(str(uuid.uuid4()), schema=schema)
 
-        def step(state: TableState) -> _Step | None:
+        def step(state: TableState) -> _NextVersion | None:
             with self._named():
                 metadata = change(state.metadata)
             if metadata == state.metadata:
                 return None
             protocol = protocol_for(metadata.schema_json, metadata.properties, state.protocol)
             after = replace(state, version=state.version + 1, metadata=metadata, protocol=protocol)
-            self._check(after, wish)
+            self._check(after, pending)
             upgrade = [protocol.action()] if protocol != state.protocol else []
-            told = commit_builder.altered(*said(metadata), wish.commit_id, info)
-            return _Step(commit_builder.commit([told, *upgrade, metadata.action()]), after)
+            commit_info = commit_builder.alter_info(*operation(metadata), pending.commit_id, info)
+            return _NextVersion(commit_builder.commit([commit_info, *upgrade, metadata.action()]), after)
 
-        self._commit(wish, step)
-        return self.known()
+        self._commit(pending, step)
+        return self.current_state()
 
-    def forget(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
-        """Take files that are gone out of the table; the version that does. To take one out twice does no harm."""
-        wish = _Wish(str(uuid.uuid4()))
+    def remove_missing(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
+        """Remove missing files from the table and return the new version. Removing a file twice does no harm."""
+        pending = _PendingCommit(str(uuid.uuid4()))
         text = commit_builder.commit(
-            [commit_builder.forgotten(files, wish.commit_id, info), *commit_builder.removes(files)]
+            [commit_builder.repair_info(files, pending.commit_id, info), *commit_builder.removes(files)]
         )
 
-        def step(state: TableState) -> _Step:
-            self._check(state, wish)
-            return _Step(text, replace(state, version=state.version + 1))
+        def step(state: TableState) -> _NextVersion:
+            self._check(state, pending)
+            return _NextVersion(text, replace(state, version=state.version + 1))
 
-        return self._commit(wish, step)[0]
+        return self._commit(pending, step)[0]
 
     def note(self, operation: str, metrics: Mapping[str, str], info: Mapping[str, Any]) -> int:
-        """Say in the log what was done beside it, in a version that changes nothing; which one that is."""
-        wish = _Wish(str(uuid.uuid4()))
-        text = commit_builder.commit([commit_builder.noted(operation, metrics, wish.commit_id, info)])
-        return self._commit(wish, lambda state: _Step(text, replace(state, version=state.version + 1)))[0]
+        """Record an operation outside of the log in a version that changes nothing; returns the version."""
+        pending = _PendingCommit(str(uuid.uuid4()))
+        text = commit_builder.commit([commit_builder.note_info(operation, metrics, pending.commit_id, info)])
+        return self._commit(pending, lambda state: _NextVersion(text, replace(state, version=state.version + 1)))[0]
 
     def rewrite(
         self,
         old: Sequence[File],
         new: Sequence[StagedFile],
         since: int,
-        said: Mapping[str, str],
+        parameters: Mapping[str, str],
         info: Mapping[str, Any],
         change: commit_builder.RowChange | None = None,
         *,
         txns: Mapping[str, int] | None = None,
         began: float | None = None,
     ) -> int:
-        """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
+        """Replace old files, which were active in the version `since`, by new ones, and return the new version.
 
-        Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile; and,
-        where rows change, if others have changed any. With txns it is a batch's part.
+        Appends of other writers do not conflict. Conflict if another writer removed one of the old files since; or, if
+        rows change, changed any rows or columns. With txns, the commit is that of a batch.
         """
-        state, txns = self.known(), txns or {}
-        wish = self._wish(txns, state.schema_json, new, state)
-        told, changes = (
-            commit_builder.rewritten(old, new, said, wish.commit_id, info, change, began),
-            change is not None,
+        state, txns = self.current_state(), txns or {}
+        pending = self._pending(txns, state.schema_json, new, state)
+        changes_rows = change is not None
+        text = commit_builder.commit(
+            [
+                commit_builder.rewrite_info(old, new, parameters, pending.commit_id, info, change, began),
+                *commit_builder.removes(old, data_change=changes_rows),
+                *commit_builder.add_actions(new, data_change=changes_rows),
+                *commit_builder.change_data_actions(change),
+                *commit_builder.txns(txns),
+            ]
         )
-        moved = (
-            *commit_builder.removes(old, lost=changes),
-            *commit_builder.add_actions(new, new=changes),
-            *commit_builder.fed(change),
-        )
-        text = commit_builder.commit([told, *moved, *commit_builder.txns(txns)])
-        mine, looked = {file.key for file in old}, since
+        old_keys, checked = {file.key for file in old}, since
 
-        def step(state: TableState) -> _Step | None:
-            nonlocal looked
-            if _is_marked(state, wish, self.store.uri):
+        def step(state: TableState) -> _NextVersion | None:
+            nonlocal checked
+            if _has_batch(state, pending, self.store.uri):
                 return None
-            while looked < state.version:
-                looked += 1
-                commit = read_commit(self.store, looked)
-                if commit is None or any(file.key in mine for file in commit.removed):
-                    raise Conflict(f"Version {looked} of {self.store.uri} took away files that were to be rewritten.")
-                if changes and commit.changes:
-                    raise Conflict(f"Version {looked} of {self.store.uri} changed rows or columns meanwhile.")
-            self._check(state, wish)
-            return _Step(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
+            while checked < state.version:
+                checked += 1
+                commit = read_commit(self.store, checked)
+                if commit is None or any(file.key in old_keys for file in commit.removed):
+                    raise Conflict(f"Version {checked} of {self.store.uri} removed files that were being rewritten.")
+                if changes_rows and commit.changes:
+                    raise Conflict(f"Version {checked} of {self.store.uri} changed rows or columns meanwhile.")
+            self._check(state, pending)
+            return _NextVersion(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
-        return self._commit(wish, step)[0]
+        return self._commit(pending, step)[0]
 
-    def _commit(self, wish: _Wish, step: Callable[[TableState], _Step | None]) -> tuple[int, bool]:
-        """Put version after version until the wish is in the log: (its version, whether we wrote it)."""
+    def _commit(self, pending: _PendingCommit, step: Callable[[TableState], _NextVersion | None]) -> tuple[int, bool]:
+        """Put version after version until the commit is in the log: (its version, whether it is new)."""
         while True:
-            planned = step(self._still_there(wish))
-            if planned is None:
-                return self.known().version, False
-            tag = self._put(planned.after.version, planned.text)
-            if tag is not None:
-                self._state, self._tag = planned.after, tag
-                self._note()
-                return planned.after.version, True
-            landed = self._catch_up(wish)
+            next_version = step(self._verified_state(pending))
+            if next_version is None:
+                return self.current_state().version, False
+            with self._outcome_unknown():
+                tag = self._put(next_version.state.version, next_version.text)
+                if tag is not None:
+                    self._state, self._tag = next_version.state, tag
+                    landed: int | None = next_version.state.version
+                else:
+                    landed = self._catch_up(pending)
             if landed is not None:
                 self._note()
                 return landed, True
 
+    @contextmanager
+    def _outcome_unknown(self) -> Iterator[None]:
+        """Set `is_uncertain` if the block fails: a request that failed may have been executed, or be executed later.
+
+        S3, for example: the client gives up after 60 seconds, and the server creates the version after 61.
+        """
+        self.is_uncertain = True
+        yield
+        self.is_uncertain = False
+
     def _note(self) -> None:
-        """Ask for a log checkpoint when one is due, unless the table has features that delta-rs does not know."""
-        if rewrite_blocker(self.known()) is None:
-            self.checkpoints.note(self.store, self.known())
+        """Request a checkpoint if one is due, unless the table has features that delta-rs does not support."""
+        if rewrite_blocker(self.current_state()) is None:
+            self.checkpoints.note(self.store, self.current_state())
 
     def _put(self, version: int, text: bytes) -> str | None:
-        """The tag of the version we put, or None when the log has that version: ours or another's, the log tells."""
+        """The tag of the new version; None if the version exists: whose commit it is must be read from the log."""
         path = version_path(version)
         try:
             return self.store.put_new(path, text)
-        except AlreadyThere:
+        except AlreadyExists:
             return None
         except HeadraceError:
             if not self.store.exists(path):
                 raise
             return None
 
-    def _catch_up(self, wish: _Wish) -> int | None:
-        """Read all that is new; the version in which our wish landed, if it did."""
-        began, landed = self.known().version, None
+    def _catch_up(self, pending: _PendingCommit) -> int | None:
+        """Read all new commits; returns the version of the pending commit if it is among them."""
+        began, landed = self.current_state().version, None
         while (commit := self._read_next()) is not None:
-            if commit.commit_id == wish.commit_id:
+            if commit.commit_id == pending.commit_id:
                 landed = commit.version
-            self._go_along(commit, wish)
-        self._remember()
-        if self.known().version == began:
-            raise StorageUnreachable(f"{self.store.uri}: version {began + 1} is said to be there and cannot be read.")
+            self._apply(commit, pending)
+        self._refresh_tag()
+        if self.current_state().version == began:
+            raise StorageUnreachable(f"{self.store.uri}: version {began + 1} exists and cannot be read.")
         return landed
 
     def _read_next(self) -> Commit | None:
-        return read_commit(self.store, self.known().version + 1)
+        return read_commit(self.store, self.current_state().version + 1)
 
-    def _go_along(self, commit: Commit, wish: _Wish | None) -> None:
-        """Take one version of others into the state, or raise what it means for us."""
-        known, where = self.known(), f"Version {commit.version} of {self.store.uri}"
-        if commit.operation == "RESTORE":
-            raise table_stop(TableRestored, f"{where} restored the table to an older one.")
-        after = next_state(known, commit)
-        if after.table_id != known.table_id:
+    def _apply(self, commit: Commit, pending: _PendingCommit | None) -> None:
+        """Apply a commit of another writer to the state; raises PipelineStopped if the pipeline must not continue."""
+        before, where = self.current_state(), f"Version {commit.version} of {self.store.uri}"
+        if commit.operation == RESTORE:
+            raise restored(self.store.uri, commit.version)
+        after = next_state(before, commit)
+        if after.table_id != before.table_id:
             raise table_stop(
-                TableReplaced, f"{where} gave the table the id {after.table_id} in place of {known.table_id}."
+                TableReplaced, f"{where} changed the id of the table from {before.table_id} to {after.table_id}."
             )
-        if wish is not None and wish.number is not None:
-            name, _ = wish.number
-            if after.txns.get(name, -1) < known.txns.get(name, -1):
+        if pending is not None and pending.number is not None:
+            name, _ = pending.number
+            if after.txns.get(name, -1) < before.txns.get(name, -1):
                 raise table_stop(TxnMismatch, f"{where} set the txn {name} back to {after.txns[name]}.")
         if commit.metadata is not None or commit.protocol is not None:
-            self._check(after, wish)
+            self._check(after, pending)
         self._state = after
 
-    def _check(self, state: TableState, wish: _Wish | None) -> None:
-        """Whether the wish may go into a table of this state; one that is in it already may stay."""
-        if wish is not None and _is_in(state, wish):
+    def _check(self, state: TableState, pending: _PendingCommit | None) -> None:
+        """Raise an error if this state does not allow the commit, unless the commit is in the log already."""
+        if pending is not None and _is_in(state, pending):
             return
-        if wish is not None and wish.partition_by not in (None, state.partition_by):
+        if pending is not None and pending.partition_by not in (None, state.partition_by):
             raise table_stop(
-                TableChanged, f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not."
+                TableChanged,
+                f"{self.store.uri} is partitioned by {list(state.partition_by)}, the staged files are not.",
             )
-        if wish is not None and wish.schema not in (None, state.schema_json):
+        if pending is not None and pending.schema not in (None, state.schema_json):
             with self._named():
-                check_fits(wish.schema or "", state)
-        if reason := self._objection(state):
+                check_fits(pending.schema or "", state)
+        if reason := self._blocker(state):
             raise DirectCommitBlocked(
-                f"{self.store.uri} cannot be written by its log: {reason}.",
-                hint="Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
-                "table to Spark from now on.",
+                f"{self.store.uri} does not allow direct commits: {reason}.",
+                hint="Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to let Spark "
+                "write the table from now on.",
             )
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Schemas do not know whose they are; whoever is stopped must."""
+        """Add the table and the hint to a TableChanged that was raised for a schema."""
         try:
             yield
-        except TableChanged as problem:
-            raise table_stop(TableChanged, f"{self.store.uri}: {problem.message}") from None
+        except TableChanged as error:
+            raise table_stop(TableChanged, f"{self.store.uri}: {error.message}") from None
 
-    def _still_there(self, wish: _Wish | None) -> TableState:
-        """The state, once it is sure that the log still is the one we know up to our version."""
-        known = self.known()
-        if self._tag is not None and self.store.tag(version_path(known.version)) == self._tag:
-            return known
-        found = self._load(known.txns)
-        if found is None:
-            raise table_stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {known.version}.")
-        self._compare(known, found)
-        self._check(found, wish)
-        self._state = found
-        self._remember()
-        return found
+    def _verified_state(self, pending: _PendingCommit | None) -> TableState:
+        """The current state, after a check that the log still is the one that was read."""
+        before = self.current_state()
+        if self._tag is not None and self.store.tag(version_path(before.version)) == self._tag:
+            return before
+        after = self._load(before.txns)
+        if after is None:
+            raise table_stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {before.version}.")
+        self._check_continues(before, after)
+        self._check(after, pending)
+        self._state = after
+        self._refresh_tag()
+        return after
 
-    def _compare(self, known: TableState, found: TableState) -> None:
-        """Whether a log read anew continues the one we knew (old versions may be cleaned away)."""
-        if found.table_id != known.table_id:
+    def _check_continues(self, before: TableState, after: TableState) -> None:
+        """Raise an error unless a log continues the one that was read before. Old versions may be cleaned up."""
+        if after.table_id != before.table_id:
             raise table_stop(
-                TableReplaced, f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}."
+                TableReplaced, f"The id of {self.store.uri} changed from {before.table_id} to {after.table_id}."
             )
-        if found.version < known.version:
-            raise set_back(self.store.uri, found.version, known.version)
+        if after.version < before.version:
+            raise set_back(self.store.uri, after.version, before.version)
         for name in self._names:
-            was, seen = known.txns.get(name, -1), found.txns.get(name, -1)
-            if seen < was:
-                raise table_stop(TxnMismatch, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
-            if seen > was:
-                return  # another driver of the pipeline has followed the log meanwhile
-        self._not_restored(known.version, found.version)
-
-    def _not_restored(self, known: int, found: int) -> None:
-        """TableRestored where a version after the one we knew is a RESTORE, or may have been one."""
-        restores = restored_between(self.store, known, found + 1)
-        if restores.newest is not None:
-            where = f"Version {restores.newest} of {self.store.uri}"
-            raise table_stop(TableRestored, f"{where} restored the table to an older one.")
-        if not restores.reached:
-            raise unreached(self.store.uri, known)
+            old, new = before.txns.get(name, -1), after.txns.get(name, -1)
+            if new < old:
+                raise table_stop(TxnMismatch, f"{self.store.uri}: the txn {name} was {old} and is {new}.")
+            if new > old:
+                return  # another instance of the pipeline has followed the log meanwhile
+        check_not_restored(self.store, before.version, after.version)
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
         return snapshot.load_state(self.store, sorted({*self._names, *names}))
 
     def _reload(self) -> None:
         self._state = self._load()
-        self._remember()
+        self._refresh_tag()
 
-    def _remember(self) -> None:
+    def _refresh_tag(self) -> None:
         self._tag = self.store.tag(version_path(self._state.version)) if self._state else None
 
-    def _wish(self, txns: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState) -> _Wish:
+    def _pending(
+        self, txns: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState
+    ) -> _PendingCommit:
         number = batch_number_of(txns)
         commit_id = uuid.uuid5(self._driver, f"{number[0]}={number[1]}") if number else uuid.uuid4()
         layouts = {tuple(name for name, _ in file.partition) for file in files} or {state.partition_by}
         if len(layouts) > 1:
             raise table_stop(
-                TableChanged, f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways."
+                TableChanged, f"{self.store.uri}: the files of a batch have {len(layouts)} different partitionings."
             )
-        return _Wish(str(commit_id), number, schema, layouts.pop())
+        return _PendingCommit(str(commit_id), number, schema, layouts.pop())
 
 
 def first_state(schema: str, partition_by: Sequence[str], properties: Mapping[str, str], table_id: str) -> TableState:
-    """What a table begins with."""
-    wanted = {**_DEFAULTS, **properties}
-    metadata = MetadataAction(table_id, schema, tuple(partition_by), wanted, commit_builder.now())
-    return TableState(0, metadata, protocol_for(schema, wanted))
+    """The state of a new table."""
+    configuration = {**_DEFAULTS, **properties}
+    metadata = MetadataAction(table_id, schema, tuple(partition_by), configuration, commit_builder.now())
+    return TableState(0, metadata, protocol_for(schema, configuration))
 
 
-def _is_in(state: TableState, wish: _Wish) -> bool:
-    return wish.number is not None and state.txns.get(wish.number[0], -1) >= wish.number[1]
+def _is_in(state: TableState, pending: _PendingCommit) -> bool:
+    return pending.number is not None and state.txns.get(pending.number[0], -1) >= pending.number[1]
 
 
-def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
-    """Whether the table already has this batch; Fenced when it has a later one."""
-    if wish.number is None:
+def _has_batch(state: TableState, pending: _PendingCommit, uri: str) -> bool:
+    """Whether the table already has this batch; Fenced if it has a later one."""
+    if pending.number is None:
         return False
-    name, number = wish.number
-    mark = state.txns.get(name)
-    if mark is not None and mark > number:
-        raise table_stop(
-            Fenced, f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on."
-        )
-    return mark == number
+    name, number = pending.number
+    version = state.txns.get(name)
+    if version is not None and version > number:
+        raise table_stop(Fenced, f"{uri} has the txn {name} = {version}; this instance is at {number}.")
+    return version == number
 
 
 def _commit_id(store: Store, version: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Partitions as keys that are equal where the typed values are."""
+"""Partition keys that are equal if the typed values of the partitions are."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 def partitions_in(rows: pa.Table, partition_by: Sequence[str]) -> set[Partition]:
-    """Every partition that rows have values of, as keys; also of values that could not be stored."""
-    few = rows.select(partition_by).group_by(list(partition_by), use_threads=False).aggregate([])
-    columns = [[_text(value, item.type) for value in few[item.name]] for item in few.schema]
-    return {tuple(zip(few.column_names, values, strict=True)) for values in zip(*columns, strict=True)}
+    """The keys of all partitions in rows, also of values that cannot be stored."""
+    distinct = rows.select(partition_by).group_by(list(partition_by), use_threads=False).aggregate([])
+    columns = [[_text(value, item.type) for value in distinct[item.name]] for item in distinct.schema]
+    return {tuple(zip(distinct.column_names, values, strict=True)) for values in zip(*columns, strict=True)}
 
 
-def _spelling(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | None]]:
-    """The type to look at a value in, and how it is then written."""
+def text_format(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | None]]:
+    """The physical type of a partition value, and the function that formats it as text."""
     if pa.types.is_boolean(kind):
         return kind, lambda value: str(value).lower()
     if pa.types.is_floating(kind):
@@ -42,16 +42,16 @@ def _spelling(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | Non
 
 @dataclass(frozen=True, slots=True)
 class PartitionKeys:
-    """The partitions of one table as keys: equal where the typed values are, whoever wrote them, in whatever order.
+    """The keys of one table's partitions: equal if the typed values are, whichever writer formatted them.
 
-    A key is the partition as Headrace itself writes it. Floats are told apart by their bits, so -0.0 is not 0.0.
+    A key has the values in Headrace's own format. Floats are compared by their bits, so -0.0 is not 0.0.
     """
 
     columns: tuple[pa.Field, ...]
 
     @classmethod
     def of(cls, schema: pa.Schema, partition_by: Iterable[str]) -> Self:
-        """Those of a table with these columns."""
+        """The keys for a table with these columns."""
         return cls(tuple(schema.field(name) for name in partition_by))
 
     def __call__(self, values: Mapping[str, str | None]) -> Partition:
@@ -65,12 +65,12 @@ def _canonical(text: str | None, item: pa.Field) -> str | None:
 
 
 def _text(value: pa.Scalar, kind: pa.DataType) -> str | None:
-    physical, spell = _spelling(kind)
-    return spell(value.cast(physical).as_py()) if value.is_valid else None
+    physical, to_text = text_format(kind)
+    return to_text(value.cast(physical).as_py()) if value.is_valid else None
 
 
 def _zoned_text(micros: int) -> str | None:
-    # The form without a zone is read in the reader's own zone: another instant on every machine.
+    # Readers take a timestamp without zone in their own zone: another instant on every machine.
     text = instant_text(micros)
     return None if text is None else f"{text}Z"
 

@@ -1,6 +1,6 @@
-"""Partition values of a Delta log, as values of their columns.
+"""Parse the partition values of a Delta log.
 
-Writers spell one value in several ways. The timestamp 2024-01-01 00:00 UTC is `2024-01-01 00:00:00` by Spark,
+Writers format one value in several ways. The timestamp 2024-01-01 00:00 UTC is `2024-01-01 00:00:00` by Spark,
 `2024-01-01 00:00:00.000000` by delta-rs and `2024-01-01T00:00:00.000000Z` by Headrace; the double 1 is `1.0` or `1`.
 So values are compared by column and type, never as text.
 """
@@ -34,35 +34,34 @@ _BYTES = re.compile(r"(?:\\u00([0-9A-Fa-f]{2}))*")
 
 
 def log_name(item: pa.Field) -> str:
-    """The name under which a log holds the values of a column."""
+    """The name of a column in the log: the physical one with column mapping."""
     return str((item.metadata or {}).get(_PHYSICAL, item.name.encode()).decode())
 
 
 def partition_text(values: Mapping[str, str | None], item: pa.Field) -> str | None:
-    """A column's value in a file's `partitionValues`; None where it is NULL, which the empty text is as well."""
+    """The text of a column in a file's `partitionValues`; None if it is NULL or empty, which means NULL as well."""
     return values.get(log_name(item), values.get(item.name)) or None
 
 
 def value_in(values: Mapping[str, str | None], item: pa.Field) -> pa.Scalar:
-    """A column's value in a file's `partitionValues`."""
+    """The value of a column in a file's `partitionValues`."""
     return partition_value(partition_text(values, item), item)
 
 
 def partition_value(text: str | None, item: pa.Field) -> pa.Scalar:
-    """A partition value out of its text; TableDamaged where the text is no value of the column's type."""
+    """Parse a partition value; TableDamaged if the text is invalid for the type of the column."""
     try:
         return parse_partition_value(text, item.type)
     except ValueError:
         raise TableDamaged(
-            f"The log of the table has the partition value '{text}' for the column {item.name}, "
-            f"which is no {item.type}.",
+            f"Invalid partition value in the log: '{text}' for column {item.name} of type {item.type}.",
             hint="Rewrite the files of that partition with the program that wrote them.",
         ) from None
 
 
 @lru_cache(maxsize=1 << 14)
 def parse_partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """A value out of any text that Spark, delta-rs or Headrace writes for it; ValueError where it is none."""
+    """Parse a value in any format of Spark, delta-rs or Headrace; ValueError if it is invalid."""
     if not text:
         return pa.scalar(None, kind)
     try:
@@ -74,7 +73,7 @@ def parse_partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _plain(text: str, kind: pa.DataType) -> Any:
-    """The value as Python has it, with nothing rounded, wrapped or cut."""
+    """The exact Python value; ValueError instead of rounding or truncating."""
     if pa.types.is_boolean(kind):
         return _boolean(text)
     if pa.types.is_integer(kind):
@@ -104,9 +103,9 @@ def _boolean(text: str) -> bool:
 
 
 def _float(text: str, kind: pa.DataType) -> float:
-    if found := _NOT_FINITE.fullmatch(text):
-        return float("nan") if found[2] else float(f"{found[1]}inf")
-    # By Arrow, which rounds a text to a float once; Python would round it to a double before.
+    if match := _NOT_FINITE.fullmatch(text):
+        return float("nan") if match[2] else float(f"{match[1]}inf")
+    # Arrow rounds a text to a float once; Python would round it to a double first.
     value = float(pa.scalar(_matched(_NUMBER, text)).cast(kind).as_py())
     if math.isinf(value):
         raise ValueError(text)
@@ -114,7 +113,7 @@ def _float(text: str, kind: pa.DataType) -> float:
 
 
 def _decimal(text: str, scale: int) -> Decimal:
-    """Exact: a scalar of Arrow refuses a value that does not fit, where a cast of the text would wrap it."""
+    """The exact value; creating the Arrow scalar fails if it does not fit, while a cast of the text would wrap it."""
     try:
         value = Decimal(_matched(_NUMBER, text))
         scaled = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
@@ -126,7 +125,7 @@ def _decimal(text: str, scale: int) -> Decimal:
 
 
 def _day(text: str) -> date:
-    """A day, also where it is written as its midnight."""
+    """A date, also if it is written as a timestamp at midnight."""
     micros = _micros(text, zoned=False)
     if micros % 86_400_000_000:
         raise ValueError(text)
@@ -134,21 +133,21 @@ def _day(text: str) -> date:
 
 
 def _micros(text: str, zoned: bool) -> int:
-    """Microseconds since the epoch; a timestamp without a zone is taken for UTC."""
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None:
+    """Microseconds since the epoch; a timestamp without zone is UTC."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    fraction = (found["fraction"] or "").ljust(9, "0")
-    zone = "" if found["zone"] in (None, "Z", "UTC") else found["zone"]
+    fraction = (match["fraction"] or "").ljust(9, "0")
+    zone = "" if match["zone"] in (None, "Z", "UTC") else match["zone"]
     if fraction[6:] != "000" or (zone and not zoned):
         raise ValueError(text)
-    at = datetime.fromisoformat(f"{found['day']}T{found['time'] or '00:00:00'}{zone}")
+    at = datetime.fromisoformat(f"{match['day']}T{match['time'] or '00:00:00'}{zone}")
     local = at.replace(tzinfo=None) - (at.utcoffset() or timedelta())
     return (local - _EPOCH) // _MICRO + int(fraction[:6])
 
 
 def _bytes(text: str) -> bytes:
-    """`\\u0061\\u00FF` by the protocol; any other text is its own bytes."""
+    """Bytes in the form of the protocol, `\\u0061\\u00FF`; any other text is encoded as UTF-8."""
     if not _BYTES.fullmatch(text):
         return text.encode()
     return bytes(int(code, 16) for code in re.findall(r"\\u00([0-9A-Fa-f]{2})", text))

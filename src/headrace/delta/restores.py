@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.delta.actions import Commit
 from headrace.delta.batch_commits import BatchCommit, batch_commit
 from headrace.delta.log import LogWalk
+from headrace.delta.log_errors import restored, unreached
 from headrace.delta.snapshot import TableState
 from headrace.errors import TableRestored
 from headrace.storage.store import Store
@@ -23,26 +24,39 @@ class Restores:
     reached: bool = True  # False if the log was cleaned up: there may have been one
 
 
-def restored_since(store: Store, state: TableState, *txns: str, seen: int = -1) -> Restores:
-    """The newest RESTORE that the last commit with one of these txns did not know; `seen`: a version checked before."""
-    walk = LogWalk(store, state.version, seen)
+def restored_since(store: Store, state: TableState, *txns: str, checked: int = -1) -> Restores:
+    """The newest RESTORE since the state that the last commit with one of these txns was based on.
+
+    Versions up to `checked` were checked before.
+    """
+    walk = LogWalk(store, state.version, checked)
     for commit in walk:
         if commit.operation == RESTORE:
             return Restores(commit.version)
         # An account that cannot be read does not tell what its writer knew: an older commit must.
         part = next((part for txn in txns if (part := batch_commit(commit, txn))), None)
         if part is not None and part.account:
-            return restored_between(store, max(seen, part.account.get("read_version", walk.oldest - 1)), commit.version)
+            read_version = part.account.get("read_version", walk.oldest - 1)
+            return restored_between(store, max(checked, read_version), commit.version)
     return Restores(reached=walk.complete)
 
 
-def restored_between(store: Store, seen: int, version: int) -> Restores:
+def restored_between(store: Store, checked: int, version: int) -> Restores:
     """The newest RESTORE after one version and before another."""
-    walk = LogWalk(store, version - 1, seen)
+    walk = LogWalk(store, version - 1, checked)
     for commit in walk:
         if commit.operation == RESTORE:
             return Restores(commit.version)
     return Restores(reached=walk.complete)
+
+
+def check_not_restored(store: Store, checked: int, newest: int) -> None:
+    """TableRestored if a version after `checked` is a RESTORE, or may have been one that the log no longer has."""
+    restores = restored_between(store, checked, newest + 1)
+    if restores.newest is not None:
+        raise restored(store.uri, restores.newest)
+    if not restores.reached:
+        raise unreached(store.uri, checked)
 
 
 def undone(store: Store, newest: int, oldest: int, txn: str, refills: Collection[int] = ()) -> list[BatchCommit]:
@@ -81,9 +95,9 @@ def _target(store: Store, restore: Commit) -> int:
     return int(version)
 
 
-def _unknown(seen: str) -> TableRestored:
+def _unknown(message: str) -> TableRestored:
     return TableRestored(
-        seen,
-        hint="RESTORE the table to the version you mean and try again, or run `headrace resume SPEC "
+        message,
+        hint="RESTORE the table to a version and try again, or run `headrace resume SPEC "
         "--table-restored=keep` to continue without the rows that were undone.",
     )

@@ -1,4 +1,4 @@
-"""The rows of one data file: all of them in the columns of its table, or some columns as they are."""
+"""Read the rows of one data file, in the columns of its table or as they are in the file."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from headrace.delta.actions import File
-from headrace.delta.deletion_vectors import living
+from headrace.delta.deletion_vectors import without_deleted
 from headrace.delta.partition_values import value_in
 from headrace.errors import HeadraceError, StorageUnreachable, TableDamaged
-from headrace.storage.base import NotThere
+from headrace.storage.base import NotFound
 from headrace.storage.store import Store
 
-INT96 = "us"  # as what times in Spark's old form are read; nanoseconds do not reach far enough
-PIECE = 1 << 18  # rows held at once
+INT96 = "us"  # unit for timestamps in the old INT96 format; nanoseconds end in the year 2262
+CHUNK_ROWS = 1 << 18
+MISSING = "is missing; it was vacuumed or deleted"  # in a message, by which a query recognizes the error
 
 
 def read_rows(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
-    """The rows of one file that are not deleted, in the columns of its table; one that it lacks is NULL."""
-    return living(store, file, held_in(store, file, schema, partition_by))
+    """Read the rows of a file that are not deleted, in the columns of its table; a missing column is NULL."""
+    return without_deleted(store, file, all_rows(store, file, schema, partition_by))
 
 
-def held_in(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
-    """All rows of one file, also those that its vector deletes."""
+def all_rows(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
+    """Read all rows of a file, also deleted ones."""
     with _reading(store, file):
-        held = _parquet(store.get(file.path)).read()
-    return _in_columns(held, len(held), file, schema, set(partition_by))
+        rows = _parquet(store.get(file.path)).read()
+    return _in_columns(rows, len(rows), file, schema, set(partition_by))
 
 
-def _in_columns(held: pa.Table, count: int, file: File, schema: pa.Schema, by: Collection[str]) -> pa.Table:
-    """Rows of a file in other columns: its partition values among them, NULL where it lacks one."""
+def _in_columns(rows: pa.Table, count: int, file: File, schema: pa.Schema, by: Collection[str]) -> pa.Table:
+    """Rows of a file in the columns of a schema, with partition values, and NULL for missing columns."""
     columns = [
-        pa.repeat(value_in(file.partition, item), count) if item.name in by else _column(held, count, file, item)
+        pa.repeat(value_in(file.partition, item), count) if item.name in by else _column(rows, count, file, item)
         for item in schema
     ]
     return pa.table(columns, schema=schema)
 
 
-def _column(held: pa.Table, count: int, file: File, item: pa.Field) -> pa.Array:
-    if item.name not in held.column_names:
+def _column(rows: pa.Table, count: int, file: File, item: pa.Field) -> pa.Array:
+    if item.name not in rows.column_names:
         return pa.nulls(count, item.type)
     try:
-        return held[item.name].cast(item.type)
+        return rows[item.name].cast(item.type)
     except pa.ArrowException as error:
         raise TableDamaged(
-            f"The file {file.path} has the column {item.name} as {held[item.name].type}, the table as {item.type}: "
+            f"The column {item.name} is {rows[item.name].type} in the file {file.path} and {item.type} in the table: "
             f"{_first_line(error)}",
-            hint="Rewrite the file with the program that wrote it; its rows are whole.",
+            hint="Rewrite the file with the program that wrote it; its rows are intact.",
         ) from error
 
 
 def filesystem(store: Store) -> FileSystem:
-    """A table's folder as Arrow opens files in it. Its own: one that is written in Python waits for DuckDB for ever."""
+    """Arrow's own file system for a table's folder: one written in Python would deadlock with DuckDB."""
     if store.local:
         return SubTreeFileSystem(store.root, LocalFileSystem())
     return SubTreeFileSystem(f"{store.bucket}/{store.root}", S3FileSystem(**store.profile.arrow_options()))
 
 
-def pieces_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> Iterator[pa.Table]:
-    """The rows of one file that are not deleted, in these of its table's columns, some at a time."""
+def row_chunks(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> Iterator[pa.Table]:
+    """Read the rows of a file that are not deleted in chunks, in these columns of its table."""
     if file.vector is not None:
         yield read_rows(store, file, schema, partition_by)
         return
@@ -73,11 +74,11 @@ def pieces_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterabl
 
 
 def _batches(store: Store, file: File, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Those of the columns that the file has; whoever takes the rows may fail by itself, and is not blamed on it."""
+    """Read the columns that the file has. Errors of the consumer of the rows are not errors of the file."""
     with _reading(store, file):
         content = _opened(filesystem(store), file)
-        there = [name for name in names if name in content.schema_arrow.names]
-        batches = content.iter_batches(PIECE, columns=there)
+        columns = [name for name in names if name in content.schema_arrow.names]
+        batches = content.iter_batches(CHUNK_ROWS, columns=columns)
     while True:
         with _reading(store, file):
             batch = next(batches, None)
@@ -87,21 +88,21 @@ def _batches(store: Store, file: File, names: list[str]) -> Iterator[pa.RecordBa
 
 
 class ColumnReader:
-    """Some columns of a table's files; only their bytes are fetched."""
+    """Reads some columns of a table's files; fetches only their bytes."""
 
     def __init__(self, store: Store, names: Sequence[str]) -> None:
         self._store, self._names, self._system = store, list(names), filesystem(store)
 
     def of(self, file: File) -> tuple[pa.Table, int]:
-        """Those of the columns that a file was written with, and how many rows it has."""
+        """The columns that a file has, and its number of rows."""
         with _reading(self._store, file):
             content = _opened(self._system, file)
             return content.read(self._names), content.metadata.num_rows
 
-    def living(self, file: File) -> pa.Table:
-        """The same without rows that the file's vector deletes."""
-        held, _ = self.of(file)
-        return living(self._store, file, held)
+    def live_rows(self, file: File) -> pa.Table:
+        """The columns that a file has, without deleted rows."""
+        rows, _ = self.of(file)
+        return without_deleted(self._store, file, rows)
 
 
 def _opened(system: FileSystem, file: File) -> pq.ParquetFile:
@@ -110,51 +111,51 @@ def _opened(system: FileSystem, file: File) -> pq.ParquetFile:
 
 @contextmanager
 def _reading(store: Store, file: File) -> Iterator[None]:
-    """Arrow's failures under our names; only reading is inside, so that nothing else is taken for damage."""
+    """Raise Arrow's errors as errors of Headrace. Only reads are inside, so that no other error looks like damage."""
     try:
         yield
-    except (FileNotFoundError, NotThere):
+    except (FileNotFoundError, NotFound):
         raise _gone(store, file) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise _unreadable(store, file, error) from error
 
 
 def _unreadable(store: Store, file: File, error: Exception) -> HeadraceError:
-    """What a failure to read a file means: its own bytes tell whether it is damaged, or the store has failed."""
-    if (found := file_damage(store, file)) is None:
+    """The error for a failed read: the bytes of the file tell whether it is damaged or the storage failed."""
+    if (damage := file_damage(store, file)) is None:
         return StorageUnreachable(f"{store.uri}: {file.path}: {_first_line(error)}")
-    if found.certain:
+    if damage.certain:
         return TableDamaged(
-            f"{store.uri}: the file {file.path} is no whole Parquet file: {found.why}",
-            hint="Delete it, and `headrace table repair PATH` takes it out of the log.",
+            f"{store.uri}: the file {file.path} is not a complete Parquet file: {damage.reason}",
+            hint="Delete it, then run `headrace table repair PATH` to remove it from the log.",
         )
     return TableDamaged(
-        f"{store.uri}: the file {file.path} cannot be read: {found.why}",
-        hint="Read it with another program, as Spark, and write its rows anew. If none can read it, delete it, and "
-        "`headrace table repair PATH` takes it out of the log.",
+        f"{store.uri}: the file {file.path} cannot be read: {damage.reason}",
+        hint="Read it with another program, such as Spark, and write its rows again. If no program can read it, delete "
+        "it, then run `headrace table repair PATH` to remove it from the log.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFile:
-    """Why a file cannot be read; `certain` where nobody could: its footer is missing or cut."""
+    """Why a file cannot be read; `certain` if no program can: its footer is missing or truncated."""
 
-    why: str
+    reason: str
     certain: bool
 
 
 def file_damage(store: Store, file: File) -> UnreadableFile | None:
-    """What is wrong with a data file, by its bytes alone; None where it can be read. A failing store is an error."""
+    """Check a data file by its bytes; None if it can be read. Raises the error of the storage if that fails."""
     try:
         data = store.get(file.path)
-    except NotThere:
+    except NotFound:
         raise _gone(store, file) from None
     try:
         pq.read_metadata(pa.BufferReader(data))
     except (pa.ArrowInvalid, OSError) as error:
         return UnreadableFile(_first_line(error), certain=True)
     try:
-        for _ in _parquet(data).iter_batches(PIECE):
+        for _ in _parquet(data).iter_batches(CHUNK_ROWS):
             pass
     except (pa.ArrowException, OSError) as error:
         return UnreadableFile(_first_line(error), certain=False)
@@ -162,10 +163,10 @@ def file_damage(store: Store, file: File) -> UnreadableFile | None:
 
 
 def _parquet(data: bytes) -> pq.ParquetFile:
-    """A file in memory of Arrow's own: its threads may hold it when the interpreter ends (see `parquet.rows_in`)."""
-    held = pa.BufferOutputStream()
-    held.write(data)
-    return pq.ParquetFile(held.getvalue(), coerce_int96_timestamp_unit=INT96)
+    """Open a file in Arrow's own memory: its threads may refer to it when the interpreter ends (`read_parquet`)."""
+    buffer = pa.BufferOutputStream()
+    buffer.write(data)
+    return pq.ParquetFile(buffer.getvalue(), coerce_int96_timestamp_unit=INT96)
 
 
 def _first_line(error: Exception) -> str:
@@ -174,6 +175,6 @@ def _first_line(error: Exception) -> str:
 
 def _gone(store: Store, file: File) -> TableDamaged:
     return TableDamaged(
-        f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
-        hint="`headrace table repair PATH --dry-run` tells what is missing.",
+        f"{store.uri}: the file {file.path} {MISSING}.",
+        hint="`headrace table repair PATH --dry-run` lists the missing files.",
     )

@@ -1,8 +1,10 @@
-"""Files to be scanned, with what each of them cannot hold said beforehand.
+"""Scans of files with data skipping: each file has an expression that is true for all of its rows.
 
-delta-rs has a dataset of its own. Of a column for which a file has no bounds (a NaN is in it, say) that one tells Arrow
-`x >= NULL`, which is never true, and such files are left out for good. So files are described here, and only by bounds
-that hold whoever wrote them.
+The dataset of delta-rs cannot be used: for a column without bounds (because of a NaN, for example) it has the
+expression `x >= NULL`, which is never true, so the file is always skipped. The expressions here use only bounds that
+are valid for every writer. A file of the partition day = '2024-05-01' with ids from 7 to 42:
+
+    day = '2024-05-01' AND (id >= 7 OR id IS NULL) AND (id <= 42 OR id IS NULL)
 """
 
 from __future__ import annotations
@@ -26,70 +28,70 @@ from headrace.delta.partition_values import value_in
 from headrace.delta.rows import INT96, filesystem
 from headrace.storage.store import Store
 
-_SLACK = timedelta(milliseconds=1)  # Spark cuts the bounds of timestamps to milliseconds
+_SLACK = timedelta(milliseconds=1)  # Spark truncates the bounds of timestamps to milliseconds
 _FORMAT = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Rows that DuckDB can scan, and the schema they have."""
+    """Rows that DuckDB can scan, and their schema."""
 
     schema: pa.Schema
     rows: Any
 
 
 def scan_files(
-    store: Store, stands: Iterable[File], schema: pa.Schema, by: tuple[str, ...], asked: Collection[str] = ()
+    store: Store, files: Iterable[File], schema: pa.Schema, by: tuple[str, ...], bounded: Collection[str] = ()
 ) -> Relation:
-    """The rows of some files, each described by its partition and its bounds in the columns `asked` about."""
+    """A relation of files, each with its partition values and its bounds of the `bounded` columns."""
     system = filesystem(store)
-    wanted = [schema.field(name) for name in schema.names if name.lower() in {each.lower() for each in asked}]
+    names = {name.lower() for name in bounded}
+    columns = [item for item in schema if item.name.lower() in names]
     fragments = [
-        _FORMAT.make_fragment(file.path, system, partition_expression=_told(file, schema, by, wanted))
-        for file in stands
+        _FORMAT.make_fragment(file.path, system, partition_expression=_expression(file, schema, by, columns))
+        for file in files
     ]
     return Relation(schema, ds.FileSystemDataset(fragments, schema, _FORMAT, system))
 
 
-def among(stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> list[File]:
-    """Those of the files that may hold one of these keys: their bounds and partition values do not exclude it."""
-    there = {file.path: file for file in _sharing_partition(stands, keys, schema, by)}
-    if not there or not len(keys):
+def files_with_keys(files: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> list[File]:
+    """The files that may contain one of these keys, by their bounds and partition values."""
+    candidates = {file.path: file for file in _in_partitions_of(files, keys, schema, by)}
+    if not candidates or not len(keys):
         return []
-    hulls = {item.name: pc.min_max(keys[item.name]) for item in keys.schema}
-    met = reduce(and_, [(pc.field(n) >= hull["min"]) & (pc.field(n) <= hull["max"]) for n, hull in hulls.items()])
-    wanted = [schema.field(name) for name in hulls]
-    system = LocalFileSystem()  # nothing is opened
-    told = [
-        _FORMAT.make_fragment(path, system, partition_expression=_told(file, schema, by, wanted))
-        for path, file in there.items()
+    ranges = {item.name: pc.min_max(keys[item.name]) for item in keys.schema}
+    conditions = [
+        (pc.field(name) >= bounds["min"]) & (pc.field(name) <= bounds["max"]) for name, bounds in ranges.items()
     ]
-    found = ds.FileSystemDataset(told, schema, _FORMAT, system).get_fragments(filter=met)
-    return [there[fragment.path] for fragment in found]
+    columns = [schema.field(name) for name in ranges]
+    system = LocalFileSystem()  # no file is opened
+    fragments = [
+        _FORMAT.make_fragment(path, system, partition_expression=_expression(file, schema, by, columns))
+        for path, file in candidates.items()
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, system)
+    return [candidates[fragment.path] for fragment in dataset.get_fragments(filter=reduce(and_, conditions))]
 
 
-def _sharing_partition(
-    stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]
-) -> Iterable[File]:
-    """The files of the very partitions that the keys name; their lowest and highest would let in all between.
+def _in_partitions_of(files: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> Iterable[File]:
+    """The files in the partitions of the keys; a range of keys would include all partitions in between.
 
-    Floats are left to the bounds: SQL takes -0.0 for 0.0, which are two partitions.
+    Floats are excluded: SQL takes -0.0 for 0.0, which are two partitions.
     """
-    placed = [name for name in by if name in keys.column_names and not pa.types.is_floating(schema.field(name).type)]
-    if not placed:
-        return stands
-    key = PartitionKeys.of(schema, placed)
-    typed = keys.select(placed).cast(pa.schema([schema.field(name) for name in placed]))
-    wanted = partitions_in(typed, placed)
-    return [file for file in stands if key(file.partition) in wanted]
+    names = [name for name in by if name in keys.column_names and not pa.types.is_floating(schema.field(name).type)]
+    if not names:
+        return files
+    key = PartitionKeys.of(schema, names)
+    partitions = partitions_in(keys.select(names).cast(pa.schema([schema.field(name) for name in names])), names)
+    return [file for file in files if key(file.partition) in partitions]
 
 
-def _told(file: File, schema: pa.Schema, by: tuple[str, ...], wanted: list[pa.Field]) -> pc.Expression:
-    """What is true of every row of a file: its partition values, and its bounds in the columns that matter."""
-    said = [_is(schema.field(name), file) for name in by]
-    stats: Mapping[str, Any] = json.loads(file.stats) if file.stats and wanted else {}
-    said += [each for item in wanted if item.name not in by for each in _bounds(item, stats)]
-    return reduce(and_, said) if said else pc.scalar(True)
+def _expression(file: File, schema: pa.Schema, by: tuple[str, ...], columns: list[pa.Field]) -> pc.Expression:
+    """An expression that is true for every row of a file: its partition values and its bounds of these columns."""
+    conditions = [_is(schema.field(name), file) for name in by]
+    stats: Mapping[str, Any] = json.loads(file.stats) if file.stats and columns else {}
+    conditions += [bound for item in columns if item.name not in by for bound in _bounds(item, stats)]
+    return reduce(and_, conditions) if conditions else pc.scalar(True)
 
 
 def _is(item: pa.Field, file: File) -> pc.Expression:
@@ -107,7 +109,7 @@ def _bounds(item: pa.Field, stats: Mapping[str, Any]) -> Iterator[pc.Expression]
     nulls, field = stats.get("nullCount", {}).get(item.name), pc.field(item.name)
     try:
         least, most = pa.scalar(read(low)[0], item.type), pa.scalar(read(high)[1], item.type)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):  # of another writer: they bound nothing for us
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):  # bounds in an unknown format are not used
         return
     for bound in (field >= least, field <= most):
         yield bound if nulls == 0 else bound | field.is_null()
@@ -127,7 +129,7 @@ def _instant(raw: str) -> tuple[datetime, datetime]:
     return at, last if last - at < _SLACK else at + _SLACK
 
 
-# Floats are not among them: writers differ on NaN; nor are decimals, which some write by way of a float.
+# No floats: writers differ on NaN. No decimals: some writers convert them through a float.
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], tuple[Any, Any]]], ...] = (
     (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),

@@ -1,4 +1,4 @@
-"""A table's schema in three spellings: Delta's JSON, pyarrow's types (our type language), and SQL names."""
+"""Conversion of schemas between Delta's JSON and Arrow; schemas and columns that Headrace defines."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import pyarrow as pa
 from headrace.errors import TableFeature, UsageError
 from headrace.spec.types import _DECIMAL, _DELTA_NAMES, _PRIMITIVES, TIMESTAMP, TIMESTAMP_NTZ, _is_list
 
-_RAW = "\0"  # before metadata that is not text but JSON of another kind, so that it goes back as it came
+_RAW = "\0"  # prefix of field metadata that is JSON, not text, so that it is written back unchanged
 
 
-def held_as(kind: pa.DataType) -> pa.DataType:
-    """The type in which a table holds all values of an Arrow type; UsageError where there is none."""
+def storable_type(kind: pa.DataType) -> pa.DataType:
+    """The column type that can store all values of an Arrow type; UsageError if there is none."""
     if pa.types.is_dictionary(kind):
-        return held_as(kind.value_type)
+        return storable_type(kind.value_type)
     if pa.types.is_timestamp(kind):
         return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
     if pa.types.is_struct(kind):
-        return pa.struct([held_field(item) for item in kind])
+        return pa.struct([storable_field(item) for item in kind])
     if pa.types.is_map(kind):
-        return pa.map_(held_as(kind.key_type), held_field(kind.item_field))
+        return pa.map_(storable_type(kind.key_type), storable_field(kind.item_field))
     if _is_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(pa.field("element", held_as(kind.value_type), kind.value_field.nullable))
+        return pa.list_(pa.field("element", storable_type(kind.value_type), kind.value_field.nullable))
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
-    for is_kind, held in _HELD:
+    for is_kind, stored in _STORED_TYPES:
         if is_kind(kind):
-            return held
+            return stored
     if kind in _DELTA_NAMES:
         return kind
-    raise UsageError(f"A table cannot hold {kind}.", hint=f"Its types are {', '.join(_PRIMITIVES)} and decimal(p,s).")
+    raise UsageError(f"Unsupported type: {kind}.", hint=f"Use {', '.join(_PRIMITIVES)} or decimal(p,s).")
 
 
-def held_field(item: pa.Field) -> pa.Field:
-    """A column as a table holds it, without what Parquet and frames note beside it for themselves."""
-    notes = {key: value for key, value in (item.metadata or {}).items() if not key.startswith(_NOTES)}
+def storable_field(item: pa.Field) -> pa.Field:
+    """The column that can store a field, without the field metadata of Parquet, Arrow and Polars."""
+    metadata = {key: value for key, value in (item.metadata or {}).items() if not key.startswith(_FOREIGN)}
     try:
-        return item.with_type(held_as(item.type)).with_metadata(notes or None)
-    except UsageError as refused:
-        raise UsageError(f"Column {item.name}: {refused.message}", hint=refused.hint) from None
+        return item.with_type(storable_type(item.type)).with_metadata(metadata or None)
+    except UsageError as error:
+        raise UsageError(f"Column {item.name}: {error.message}", hint=error.hint) from None
 
 
 _DIGITS = 38  # of a decimal
-_NOTES = (b"PARQUET:", b"ARROW:", b"_PL_")
-_HELD: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+_FOREIGN = (b"PARQUET:", b"ARROW:", b"_PL_")
+_STORED_TYPES: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
     (pa.types.is_uint8, pa.int16()),
     (pa.types.is_uint16, pa.int32()),
     (pa.types.is_uint32, pa.int64()),
@@ -108,8 +108,8 @@ def _field_from_delta(raw: dict[str, Any]) -> pa.Field:
 
 def _type_from_delta(raw: Any) -> pa.DataType:
     if isinstance(raw, str):
-        if found := _DECIMAL.fullmatch(raw):
-            return pa.decimal128(int(found[1]), int(found[2] or 0))
+        if match := _DECIMAL.fullmatch(raw):
+            return pa.decimal128(int(match[1]), int(match[2] or 0))
         if raw in _PRIMITIVES:
             return _PRIMITIVES[raw]
         raise TableFeature(f"A column has type '{raw}', which Headrace cannot write.")
@@ -135,14 +135,14 @@ SOURCE = pa.field(
     ),
 )
 
-RESCUED = pa.field("_rescued", pa.string())  # what does not fit its column, or has none
+RESCUED = pa.field("_rescued", pa.string())  # values that do not fit their column, or have none
 METADATA = pa.field("_danube_metadata", pa.string(), nullable=False)
-KEPT = (SOURCE.name, RESCUED.name, METADATA.name)  # names of columns that Headrace itself fills
+KEPT = (SOURCE.name, RESCUED.name, METADATA.name)  # columns that Headrace fills
 _RESERVED = frozenset({"_headrace", "_change_type", "_commit_version", "_commit_timestamp", *KEPT})
 
 
 def reserved(name: str) -> bool:
-    """Whether a name is kept for Headrace and Delta: no record, spec or merged table has a column of it."""
+    """Whether a column name is reserved for Headrace or Delta."""
     return name.lower() in _RESERVED or name.lower().startswith("_headrace_")
 
 

@@ -1,4 +1,4 @@
-"""Data files that are written and that no commit names yet."""
+"""Data files that are written, but that no commit refers to yet."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One Parquet file in a table's own storage that no commit names yet."""
+    """A Parquet file in a table's storage that no commit refers to yet."""
 
-    table: str  # the table's URI, as in the spec after its template is filled
+    table: str  # the URI of the folder it is below: that of the table, or of its staging folder
     path: str  # below the table's root, as it is on disk (partition folders Hive-escaped)
-    partition: tuple[tuple[str, str | None], ...]  # in partition_by order, values as Delta writes them
+    partition: tuple[tuple[str, str | None], ...]  # in the order of partition_by, values as in the log
     size: int
     rows: int
     stats: str  # Delta's statistics as JSON text
 
 
 def staged_file(raw: Mapping[str, Any]) -> StagedFile:
-    """A staged file out of its JSON form."""
+    """Parse a staged file from its JSON form."""
     partition = tuple((str(name), value) for name, value in raw["partition"])
     return StagedFile(**{**raw, "partition": partition})

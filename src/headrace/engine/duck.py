@@ -1,4 +1,4 @@
-"""DuckDB as the plan uses it: one thread, bounded memory, no way out of the process."""
+"""Embedded DuckDB: one connection per thread, limited memory, no access to files or the network."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-TooLarge = duckdb.OutOfMemoryException  # for the memory that a thread's DuckDB may take
+TooLarge = duckdb.OutOfMemoryException  # a query needs more memory than the limit
 
 _local = threading.local()
-_free: list[_Duck] = []  # of threads that have ended
+_free: list[_Duck] = []  # connections of threads that have ended
 _numbers = itertools.count()
 
-_PLANS = 256  # statements a thread keeps planned
+_PLANS = 256  # prepared statements per connection
 
-# `lock_configuration` comes last: after it nothing in an expression can open a door again.
+# `lock_configuration` comes last: after it, no expression can change a setting.
 _SETTINGS = (
     "SET temp_directory = ''",
     "SET TimeZone = 'UTC'",
@@ -33,9 +33,9 @@ _SETTINGS = (
     "SET lock_configuration = true",
 )
 
-# DuckDB reads a text with an exponent as a decimal wrongly: '999.99e3' AS DECIMAL(6,1) holds seven digits, and
-# '20000.0e-2' AS DECIMAL(7,4) is refused. Without its exponent each is read right: 999.99e3 is written as 0999990.0.
-# Values of other types pass as they are. The argument is named once, so that nested calls do not multiply it.
+# DuckDB casts a text with an exponent to a decimal incorrectly: '999.99e3' AS DECIMAL(6,1) has seven digits, and
+# '20000.0e-2' AS DECIMAL(7,4) fails. This macro rewrites the text without its exponent: 999.99e3 becomes 0999990.0.
+# Values of other types stay unchanged. The argument occurs once in the macro, so that nested calls do not multiply it.
 PLAIN_DIGITS = "plain_digits"
 _PARTS = r"'^\s*([+-]?)([0-9]*)\.?([0-9]*)[eE]([+-]?[0-9]{1,3})\s*$', ['sign', 'whole', 'fraction', 'exponent']"
 _MACRO = f"""
@@ -52,20 +52,20 @@ CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS list_transform([x], lambda v: CASE
 """
 
 
-_BOUNDS = ("SET threads = 1", "SET memory_limit = '1GB'")  # beside a Spark task, and others like it
+_LIMITS = ("SET threads = 1", "SET memory_limit = '1GB'")  # other Spark tasks run in parallel
 
 
-def locked_connection(*, bounded: bool = True) -> Any:
-    """A DuckDB that reaches nothing beyond what is registered with it; without `bounded` it may take all cores."""
-    made = duckdb.connect(":memory:")
-    made.execute(_MACRO)
-    for setting in (*(_BOUNDS if bounded else ()), *_SETTINGS):
-        made.execute(setting)
-    return made
+def locked_connection(*, limited: bool = True) -> Any:
+    """A DuckDB connection that can read only registered tables; without `limited` it may use all cores."""
+    connection = duckdb.connect(":memory:")
+    connection.execute(_MACRO)
+    for setting in (*(_LIMITS if limited else ()), *_SETTINGS):
+        connection.execute(setting)
+    return connection
 
 
 class _Duck:
-    """An in-memory DuckDB and the statements it has planned."""
+    """A connection and its prepared statements."""
 
     def __init__(self) -> None:
         self.connection = locked_connection()
@@ -73,9 +73,9 @@ class _Duck:
 
 
 class _Loan:
-    """A thread's DuckDB, handed on when the thread ends.
+    """The connection of a thread; another thread reuses it when the thread ends.
 
-    Closed by a thread that ends while Python does, a connection aborts the process.
+    It is not closed there: closing a connection while the interpreter ends aborts the process.
     """
 
     def __init__(self, free: list[_Duck]) -> None:
@@ -86,7 +86,7 @@ class _Loan:
             self.duck = _Duck()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # the main thread's, which may close it
+        if not sys.is_finalizing():  # in the main thread, the connection may be closed
             self._free.append(self.duck)
 
 
@@ -98,12 +98,12 @@ def _mine() -> _Duck:
 
 
 def connection() -> Any:
-    """This thread's own DuckDB, nobody else's while the thread lives."""
+    """The connection of this thread."""
     return _mine().connection
 
 
 def query(sql: str, **tables: Any) -> Any:
-    """Run one statement over Arrow tables given by name; answers an Arrow table."""
+    """Run a query over Arrow tables, by name; returns an Arrow table."""
     duck = connection()
     for name, table in tables.items():
         duck.register(name, table)
@@ -117,15 +117,15 @@ def query(sql: str, **tables: Any) -> Any:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """An error that quotes a text may cut it within a character, and then comes without its own class."""
+    """Raise a DuckDB error where its message cannot be decoded, because it cuts a quoted text within a character."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise duckdb.InvalidInputException("it quotes a text that is cut within a character") from error
+        raise duckdb.InvalidInputException("the message quotes a text that is cut within a character") from error
 
 
 class _Source:
-    """A table whose content can change under a plan that reads it: DuckDB asks for it anew at each run."""
+    """A table of a prepared statement: DuckDB reads its current content at each run."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.name = f"source_{next(_numbers)}"
@@ -139,7 +139,7 @@ class _Source:
 
 
 class _Plan:
-    """A statement planned once, for tables of one schema each."""
+    """A prepared statement, for tables of one schema each."""
 
     def __init__(self, sql: str, schemas: dict[str, pa.Schema]) -> None:
         duck = connection()
@@ -147,11 +147,11 @@ class _Plan:
         self.sources = {name: _Source(schema) for name, schema in schemas.items()}
         for source in self.sources.values():
             duck.register(source.name, source)
-        given = ", ".join(f"{quote(name)} AS (FROM {source.name})" for name, source in self.sources.items())
-        duck.execute(f"PREPARE {self.name} AS WITH {given} {sql}")
+        tables = ", ".join(f"{quote(name)} AS (FROM {source.name})" for name, source in self.sources.items())
+        duck.execute(f"PREPARE {self.name} AS WITH {tables} {sql}")
 
     def run(self, tables: dict[str, pa.Table]) -> Any:
-        """The answer for these tables."""
+        """Run the statement over these tables."""
         for name, table in tables.items():
             self.sources[name].table = table
         try:
@@ -161,30 +161,30 @@ class _Plan:
             for name, table in tables.items():
                 self.sources[name].table = table.schema.empty_table()
 
-    def forget(self) -> None:
-        """Let DuckDB drop it."""
+    def close(self) -> None:
+        """Deallocate the statement."""
         connection().execute(f"DEALLOCATE {self.name}")
         for source in self.sources.values():
             connection().unregister(source.name)
 
 
 def plan_of_query(sql: str, **tables: pa.Table) -> Any:
-    """As `query`, for a SELECT that runs for every batch: planned at its first run only, which costs more than it."""
+    """As `query`, with a prepared statement: for a SELECT of every batch, planning takes longer than running."""
     plans = _mine().plans
     key = (sql, *((name, table.schema.to_string()) for name, table in tables.items()))
     if key not in plans:
         plans[key] = _Plan(sql, {name: table.schema for name, table in tables.items()})
         if len(plans) > _PLANS:
-            plans.popitem(last=False)[1].forget()
+            plans.popitem(last=False)[1].close()
     plans.move_to_end(key)
     return plans[key].run(tables)
 
 
 def quote(name: str) -> str:
-    """An identifier, quoted; the only way a name enters SQL."""
+    """Quote an identifier. Names enter SQL only through this function."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A string literal, quoted; the only way a text enters SQL."""
+    """Quote a string literal. Texts enter SQL only through this function."""
     return "'" + text.replace("'", "''") + "'"

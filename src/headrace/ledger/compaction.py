@@ -45,7 +45,7 @@ def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datet
 
 def _join(tail: LogWriter, rows: int) -> None:
     """Let one file hold the rows of all that have fewer than so many."""
-    state, began = tail.known(), time.monotonic()
+    state, began = tail.current_state(), time.monotonic()
     old = [file for file in active_files(tail.store, state.version).values() if (file.rows or 0) < rows]
     if len(old) < STEP // 2:
         return  # somebody else has joined them
@@ -60,7 +60,7 @@ def _rows(store: Store, files: Iterable[File]) -> pa.Table:
 
 def _sweep(tail: LogWriter, until: int) -> None:
     """Delete files of batches up to one that the ledger does not stand on any more."""
-    stands = {file.path for file in active_files(tail.store, tail.known().version).values()}
+    stands = {file.path for file in active_files(tail.store, tail.current_state().version).values()}
     old = time.time() - _SWEPT_AFTER
     gone = [
         item.path

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import Fenced, NewerFormat
-from headrace.storage.base import AlreadyThere
+from headrace.storage.base import AlreadyExists
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
 
@@ -136,7 +136,7 @@ class KnownTables:
         number = self._number + 1
         try:
             self._chain.add(number, text)
-        except AlreadyThere:
+        except AlreadyExists:
             if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
                 raise Fenced(
                     "Another driver has changed what the pipeline knows of its tables and topics.",

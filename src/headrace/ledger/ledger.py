@@ -26,7 +26,7 @@ from headrace.ledger import compaction, row
 from headrace.ledger.known_tables import FORMAT, FullRefresh, KnownTable, KnownTables, check_format
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
-from headrace.storage.base import AlreadyThere, NotThere
+from headrace.storage.base import AlreadyExists, NotFound
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind
 
@@ -130,7 +130,7 @@ class Ledger:
         text = intent.to_json().encode()
         try:
             self._store.put_new(self._intent_path(intent.batch, intent.plan), text)
-        except AlreadyThere:
+        except AlreadyExists:
             if self._intent_text(intent.batch, intent.plan) != text:
                 raise self._fenced(f"batch {intent.batch} was planned again by another driver") from None
         if self._is_recorded(intent.batch):
@@ -150,7 +150,7 @@ class Ledger:
         text = intent.to_json().encode()
         try:
             self._store.put_new(self._intent_path(intent.batch), text)
-        except AlreadyThere:
+        except AlreadyExists:
             if self._intent_text(intent.batch) != text:
                 raise self._fenced(f"batch {intent.batch} has an intent of another driver") from None
         if self._is_recorded(intent.batch):
@@ -189,7 +189,7 @@ class Ledger:
         newest = max((item.path for item in self._store.list(self.intents)), default=None)
         try:
             return Intent.from_json(self._store.get(newest).decode()) if newest else None
-        except NotThere:
+        except NotFound:
             raise self._fenced("another driver has gone on") from None
 
     def assume(self, batch: int, position: Position, half: bool = False) -> None:
@@ -272,7 +272,7 @@ class Ledger:
         return [row.stage(self._table, row.row(intent, receipts, finished, note))]
 
     def _intent_text(self, batch: int, plan: int = 0) -> bytes | None:
-        with suppress(NotThere):
+        with suppress(NotFound):
             return self._store.get(self._intent_path(batch, plan))
         return None
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.maintain.planner import Action
-from headrace.storage.base import AlreadyThere
+from headrace.storage.base import AlreadyExists
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
 
@@ -58,7 +58,7 @@ class Journal:
 
     def _write(self) -> None:
         content = {"done": self.done, "vacuumed": self.vacuumed, "running": self.running, "ordered": self._ordered}
-        with suppress(AlreadyThere):  # by an instance that lost the lease; the tables' histories have its actions
+        with suppress(AlreadyExists):  # by an instance that lost the lease; the tables' histories have its actions
             self._objects.add(self._number + 1, json.dumps(content).encode())
         self._number += 1
 

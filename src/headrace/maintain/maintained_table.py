@@ -21,12 +21,12 @@ from headrace.errors import TableGone
 from headrace.maintain import log_cleanup
 from headrace.maintain.planner import Action, FileTargets
 from headrace.spec.table import TableSpec
+from headrace.stage.layout import file_layout_of
 from headrace.stage.partitions import partition_folder
-from headrace.stage.stager import file_layout_of
 from headrace.storage.store import Store
 from headrace.table.optimize import LARGE_ENOUGH, Compaction, Optimized, can_order, z_order_prefix
 from headrace.table.spark_files import SparkCompaction, SparkFileOperations
-from headrace.write.spark_append import SparkAppendWriter
+from headrace.write.leased_writer import LeasedWriter
 
 _MAX_DELETED = 0.2  # ratio of rows deleted by a vector from which a file is rewritten
 
@@ -124,13 +124,13 @@ class LogMaintainedTable(MaintainedTable):
 
     def __init__(self, log_writer: LogWriter, rules: TableSpec | None) -> None:
         self._log_writer = log_writer
-        super().__init__(log_writer.store, log_writer.known(), rules)
+        super().__init__(log_writer.store, log_writer.current_state(), rules)
         self._ordered_prefix = f"part-{z_order_prefix(self.targets.z_order)}-"
 
     @property
     def state(self) -> TableState:
         """As of the last version that the log writer has read."""
-        return self._log_writer.known()
+        return self._log_writer.current_state()
 
     def is_ordered(self, file: File) -> bool:
         """By its name, which every writer keeps in log checkpoints."""
@@ -158,7 +158,7 @@ class SparkMaintainedTable(MaintainedTable):
 
     def __init__(
         self,
-        writer: SparkAppendWriter,
+        writer: LeasedWriter,
         store: Store,
         rules: TableSpec | None,
         spark: Any,  # its session

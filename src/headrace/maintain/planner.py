@@ -47,9 +47,9 @@ class FileTargets:
 
     def has_deleted_rows(self, file: File) -> bool:
         """Whether enough rows of a file are deleted to rewrite it."""
-        if file.vector is None or self.max_deleted is None or not file.held:
+        if file.vector is None or self.max_deleted is None or not file.num_records:
             return False
-        return file.vector.rows / file.held >= self.max_deleted
+        return file.vector.rows / file.num_records >= self.max_deleted
 
 
 @dataclass(frozen=True, slots=True)

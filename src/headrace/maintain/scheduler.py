@@ -27,7 +27,7 @@ from headrace.spec.maintenance import MaintenanceSpec
 from headrace.table.ownership import TableOwners
 from headrace.table.vacuum import retention, unused_files
 from headrace.write.append import AppendWriter
-from headrace.write.spark_append import SparkAppendWriter
+from headrace.write.leased_writer import LeasedWriter
 from headrace.write.tombstones import TOMBSTONES
 
 _REPORTED = (Conflict, TransientError, TableError, PermissionDenied)  # and retried at a later plan
@@ -78,8 +78,8 @@ class MaintenanceScheduler:
         context = self._context
         for store, writer, rules in context.tables.written():
             if isinstance(writer, AppendWriter):
-                yield LogMaintainedTable(writer.tail, rules)
-            elif isinstance(writer, SparkAppendWriter):
+                yield LogMaintainedTable(writer.log_writer, rules)
+            elif isinstance(writer, LeasedWriter):
                 yield SparkMaintainedTable(writer, store, rules, context.spark(), self._journal.ordered_until)
         tombstones = context.state.child(TOMBSTONES)
         for log_writer in (

@@ -16,7 +16,7 @@ from headrace.pipeline.tables import PipelineTables
 from headrace.source.base import Source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.stage.stager import FileLayout
+from headrace.stage.layout import FileLayout
 from headrace.storage.store import Store
 from headrace.write.intent import Intent
 

@@ -30,7 +30,8 @@ from headrace.pipeline.tables import PipelineTables
 from headrace.plan.accounting import Counts
 from headrace.spec.merge import Deduplicate
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 
 TIME = "_headrace_time"  # of the record, in microseconds
@@ -242,7 +243,7 @@ def _may_hold(file: File, since: int) -> bool:
 
 def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys and time of a file's rows, and their place where it is read."""
-    held = columns.living(file)
+    held = columns.live_rows(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
     source = held[SOURCE.name]
     there = {item.name for item in source.type}

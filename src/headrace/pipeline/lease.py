@@ -20,7 +20,7 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 
 from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopRequested
-from headrace.storage.base import AlreadyThere
+from headrace.storage.base import AlreadyExists
 from headrace.storage.local import make_private
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
@@ -184,7 +184,7 @@ class _Taker:
         number, seen = self._chain.newest()
         if seen is not None and not self._free(seen):
             return None
-        with suppress(AlreadyThere):
+        with suppress(AlreadyExists):
             self._chain.add(number + 1, _text(self.note))
             return number + 1
         return self.attempt()  # another was quicker: look who

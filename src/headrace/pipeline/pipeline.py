@@ -236,9 +236,9 @@ class Pipeline:
         self.tables.follow_logs()
         self._sweep_staging()
         for folder in self.state.child(TOMBSTONES).folders():
-            retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
+            retention.purge_days(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
         age = self.spec.dead_letters.retention
-        purge = self.purge(retention.first_day_kept(age, self._retention_time)) if age is not None else None
+        purge = self.purge(retention.retention_day(age, self._retention_time)) if age is not None else None
         if purge is not None and purge.files:
             self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
 
@@ -253,18 +253,18 @@ class Pipeline:
     def purge(self, before: date) -> retention.Purge:
         """Drop the dead letters of the days before, once the ledger tells it; an open replay plan still needs them."""
         store = Store(self.spec.dead_letters_uri, self.profile)
-        purge = retention.due(store, before)
+        purge = retention.purge_preview(store, before)
         replays = Replays.open(self.state, replays_writer(self.spec.pipeline))
         if not purge.files or replays.open_batch() is not None:
             return retention.Purge(before)
         self.ledger.decide(f"purged {purge}", {})
-        return retention.carry_out(store, before)
+        return retention.purge_days(store, before)
 
     def _spark_table(self, store: Store) -> Any:
-        from headrace.write.upsert import UpsertWriter
+        from headrace.write.leased_writer import LeasedWriter
 
-        by_hand = self.spec.limits.merge_bytes
-        return UpsertWriter(lambda: self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
+        tombstones, limit = self.state.child(TOMBSTONES), self.spec.limits.merge_bytes
+        return LeasedWriter(lambda: self.spark, store, self.writer, tombstones, limit)
 
     # ---- one batch ----
 

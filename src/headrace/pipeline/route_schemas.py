@@ -106,7 +106,7 @@ class RouteSchemas:
     def _is_declared(self, route_id: RouteId) -> bool:
         entry = self._tables.by_route.get(route_id)
         declared = self._tables.branches[route_id.branch].shape_of(route_id.route)
-        return entry is not None and entry.writer.adopts and self.by_route[route_id] == declared
+        return entry is not None and entry.writer.commits_directly and self.by_route[route_id] == declared
 
     def _schema(self, entry: OpenTable) -> RouteSchema:
         state, existing = entry.writer.state, entry.existing

@@ -14,8 +14,8 @@ from headrace.pipeline.open_tables import OpenTables
 from headrace.pipeline.route_schemas import RouteSchemas
 from headrace.pipeline.table_entry import batch_in_table, row_identity, staged_for_schema
 from headrace.transform.sql.constraints import constraints_of
-from headrace.write.append import account
 from headrace.write.intent import Intent, TableIntent
+from headrace.write.table_writer import batch_account
 
 
 class TableCommits:
@@ -58,7 +58,7 @@ class TableCommits:
         is_there = batch_in_table(entry.store, table, intent, state)
         if is_there:
             log = LogWriter.open(entry.store, [batch_txn(intent.pipeline)], lambda _: None)
-            log.append((), intent.txns(), account(intent, table.plan))
+            log.append((), intent.txns(), batch_account(intent, table.plan))
             self._tables.close(entry)
         elif is_there is None and not accepted:
             raise TxnMismatch(

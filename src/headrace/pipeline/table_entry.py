@@ -50,7 +50,7 @@ class OpenTable:
     @property
     def writer_kind(self) -> WriterKind:
         """The kind of writer that the ledger records."""
-        if self.writer.adopts:
+        if self.writer.commits_directly:
             return WriterKind.DIRECT
         return WriterKind.MERGE if self.rules.merges else WriterKind.SPARK
 
@@ -85,7 +85,7 @@ class TableOpener:
         if tail.state is not None or apart:
             merges = rules is not None and rules.merges is not None
             committer = self._of_its_kind(tail, store, known, apart, merges)
-        if rules is not None and rules.overwrites and not committer.adopts:
+        if rules is not None and rules.overwrites and not committer.commits_directly:
             raise TableFeature(
                 f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
                 hint="Write to a new table, or use mode: append.",
@@ -149,7 +149,7 @@ def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: st
     """The RESTOREs of a table that nobody has answered."""
     answered = max(known.scanned, known.restored)
     marks = [batch_txn(pipeline), batch_txn(replays_writer(pipeline))]
-    found = restored_since(store, state, *marks, seen=answered)
+    found = restored_since(store, state, *marks, checked=answered)
     return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone
 
 

@@ -23,8 +23,8 @@ from headrace.plan.route_schema import Offsets, RouteSchema
 from headrace.plan.unknown_names import Reports
 from headrace.spec import Spec, TableSpec
 from headrace.spec.route_id import RouteId
-from headrace.stage.change_schema import staged
-from headrace.stage.stager import FileLayout
+from headrace.stage.change_schema import staged_schema
+from headrace.stage.layout import FileLayout
 from headrace.storage.store import Profile, Store
 from headrace.write.intent import ALL, TableIntent
 from headrace.write.table_writer import TableWriter
@@ -131,10 +131,10 @@ class PipelineTables:
         return [(entry, layouts[route_id]) for route_id, entry in entries.items() if route_id in layouts]
 
     def _layout(self, entry: OpenTable, schema: RouteSchema, batch: int) -> FileLayout:
-        direct, merges = entry.writer.adopts, entry.rules.merges
+        direct, merges = entry.writer.commits_directly, entry.rules.merges
         return FileLayout(
             entry.store.uri if direct else f"{self.spec.state_uri}/{STAGING}/{batch}/{entry.table_id}",
-            staged(schema.table, merges.keys) if merges else schema.table,
+            staged_schema(schema.table, merges.keys) if merges else schema.table,
             entry.partition_by if direct else (),
             entry.rules.compression,
             entry.rules.target_file_size,

@@ -26,7 +26,8 @@ from headrace.source.base import restore_null_headers
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Profile, Store
 
 MANY = 8  # shapes

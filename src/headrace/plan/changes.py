@@ -19,7 +19,7 @@ from headrace.plan.route_schema import RouteSchema, columns_disagree
 from headrace.reasons import Reason
 from headrace.spec.decode import Format
 from headrace.spec.merge import MergeSpec
-from headrace.stage.change_schema import CHANGE, DELETE, PUT, TRUNCATE, staged
+from headrace.stage.change_schema import CHANGE, DELETE, PUT, TRUNCATE, staged_schema
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
 from headrace.transform.steps import Transform, WhereStep
 
@@ -31,7 +31,7 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: 
 
     A record that gives a row another key has two: the delete of the one that was, and the put of the one that is.
     """
-    wanted = staged(shape.table, merge.keys)
+    wanted = staged_schema(shape.table, merge.keys)
     ops, rejects = _operations(rows, envelopes, shape, merge, now)
     loose = replace(shape, table=pa.schema(list(wanted)[1:]), constraints=())
     table, keep, misfits = fit(rows, envelopes, loose)
@@ -51,7 +51,7 @@ def deletes_by_key(
     envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
     """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
-    wanted = staged(shape.table, merge.keys)
+    wanted = staged_schema(shape.table, merge.keys)
     keys, index, rejects = keys_of_rows(envelopes["key"], shape, merge, how)
     return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
 

@@ -31,7 +31,7 @@ from headrace.spec import ColumnSpec, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import parse_type, type_name
-from headrace.stage.change_schema import check_keys, check_merging, with_history
+from headrace.stage.change_schema import check_keys, check_merging, with_scd2_columns
 from headrace.stage.derived_partitions import check_origin, derived_field
 from headrace.stage.partitions import check_partitioning
 from headrace.transform.sql.column_defaults import default_value, with_default
@@ -91,7 +91,7 @@ def route_schema_of(
     with disagreement(uri, met):
         seen = columns_of_route(payload, explode, record=bool(transform.queries()))
         output = transform.output(with_absent(seen, absent), known)
-        table = with_history(
+        table = with_scd2_columns(
             table_of(rules, output, existing, _wanted(rules, columns_of_route(payload, explode))), output, rules.merges
         )
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):

@@ -25,7 +25,7 @@ from headrace.engine import duck
 from headrace.errors import TableDamaged
 from headrace.pipeline.deduplicate import without_duplicates
 from headrace.recovery.file_origins import POSITION, OffsetBounds, offset_bounds_of
-from headrace.stage.stager import FileLayout
+from headrace.stage.layout import FileLayout
 from headrace.storage.store import Store
 
 _BOUNDS = pa.schema(

@@ -134,7 +134,7 @@ def reset_tombstones(context: PipelineContext) -> list[str]:
         tombstones = _missing_tombstones(context, uri, state) if state is not None else None
         rules = merging_of(context.spec.table_for(context.spec.route_of(uri) or RouteId()))
         if state is not None and tombstones is not None and rules is not None:
-            tombstones.begin_anew(state.schema, rules)
+            tombstones.create_empty(state.schema, rules)
             messages.append(f"{uri}: continues without its tombstones, which are lost")
     return messages
 

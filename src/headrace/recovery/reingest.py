@@ -22,7 +22,8 @@ from headrace.plan.accounting import Counts
 from headrace.recovery.file_origins import FileOrigins
 from headrace.recovery.missing_rows import missing_rows
 from headrace.recovery.reingest_plan import Reingest, SourceFacts
-from headrace.stage.stager import FileLayout, delete_staged
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import delete_staged
 from headrace.write.intent import Intent, IntentKind, TableIntent
 
 if TYPE_CHECKING:

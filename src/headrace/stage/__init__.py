@@ -1,1 +1,1 @@
-"""Staging: rows become Parquet files in the table's storage that no commit names yet."""
+"""Staging: write rows as Parquet files that no commit refers to yet."""

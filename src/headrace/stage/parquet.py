@@ -1,4 +1,4 @@
-"""Parquet as Spark, delta-rs, DuckDB and Polars all read it."""
+"""Parquet files that Spark, delta-rs, DuckDB and Polars all read correctly."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stage.statistics import Leaf, Tally, column_at, parquet_columns
+from headrace.stage.statistics import FileStatistics, Leaf, column_at, parquet_columns
 
-_SAMPLE = (256, 4096)  # values looked at per column: at least, at most
+_SAMPLE = (256, 4096)  # sampled values per column: minimum, maximum
 _DISTINCT = 0.9  # above this share of distinct values a dictionary costs time and space
 
 
 def read_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a whole Parquet file, read in this thread.
+    """Read a Parquet file in this thread.
 
-    A thread of Arrow may hold the bytes a little longer than the read takes; where the interpreter ends meanwhile, to
-    let go of an object of Python's aborts the process.
+    A thread of Arrow may keep a reference to the bytes after the read has returned. If the interpreter ends meanwhile,
+    releasing a Python object from that thread aborts the process.
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
 
 
 class OpenFile:
-    """A Parquet file that grows in memory, one row group at a time."""
+    """A Parquet file in memory that is written one row group at a time."""
 
     def __init__(self, schema: pa.Schema, leaves: tuple[Leaf, ...], compression: str, dictionary: list[str]) -> None:
         self._sink = pa.BufferOutputStream()
         self._footers: list[Any] = []
-        self._tally = Tally(leaves)
+        self._statistics = FileStatistics(leaves)
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
@@ -38,7 +38,7 @@ class OpenFile:
             data_page_version="1.0",
             compression=compression,
             use_dictionary=dictionary,
-            write_statistics=_footed(schema),
+            write_statistics=_columns_with_bounds(schema),
             store_decimal_as_integer=True,
             store_schema=False,
             metadata_collector=self._footers,
@@ -51,25 +51,25 @@ class OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         """Add one row group."""
-        self._tally.add(rows)
+        self._statistics.add(rows)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> tuple[Any, int, str]:
-        """The file's bytes (a view: no store needs a copy of them), its rows and its statistics."""
+        """Close the file; returns its content (a view, not a copy), its number of rows and its statistics."""
         self._writer.close()
         footer = self._footers[0]
         view = memoryview(self._sink.getvalue()).cast("B")
-        return view, footer.num_rows, self._tally.to_json(footer)
+        return view, footer.num_rows, self._statistics.to_json(footer)
 
 
 @lru_cache(maxsize=1024)
-def _footed(schema: pa.Schema) -> list[str]:
-    """Columns whose footer carries bounds: all but floats, as readers would miss the NaN outside of them."""
+def _columns_with_bounds(schema: pa.Schema) -> list[str]:
+    """Columns with bounds in the footer: all except floats, as readers would skip NaN values outside of them."""
     return [".".join(path) for path, kind in parquet_columns(schema) if not pa.types.is_floating(kind)]
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
-    """Columns that repeat their values, by a sample: a dictionary of ids and clocks doubles the cost of a file."""
+    """Columns with repeated values, by a sample: a dictionary of ids or timestamps doubles the cost of a file."""
     least, most = _SAMPLE
     sample = rows.slice(0, min(most, max(least, rows.num_rows // 16)))
     return [".".join(path) for path, kind in parquet_columns(rows.schema) if _repeats(sample, path, kind)]
@@ -77,7 +77,7 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 
 def _repeats(sample: pa.Table, path: tuple[str, ...], kind: pa.DataType) -> bool:
     if pa.types.is_floating(kind):
-        return False  # Spark leaves out row groups by their dictionaries, and there takes -0.0 for less than 0.0
+        return False  # Spark skips row groups by their dictionaries, and takes -0.0 for less than 0.0 there
     values = column_at(sample, path)
     if values is None:
         return True  # inside a list or a map

@@ -1,4 +1,4 @@
-"""Stage: rows become Parquet files in each table's own storage, which no commit names yet."""
+"""The stager: writes the rows of a task as Parquet files in each table's storage; no commit refers to them yet."""
 
 from __future__ import annotations
 
@@ -7,94 +7,50 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pyarrow as pa
 
 from headrace.decode import sizes
 from headrace.delta.partition_keys import Partition
 from headrace.delta.properties import SUFFIXES
-from headrace.delta.snapshot import TableState
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import HeadraceError
+from headrace.stage.layout import MIB, FileLayout
 from headrace.stage.parquet import OpenFile, dictionary_columns
 from headrace.stage.partitions import check_count, partition_folder, split_by_partition
-from headrace.stage.statistics import Leaf, leaves
 from headrace.storage.store import Store
 
-MIB = 1024 * 1024
 GROUP_BYTES = 64 * MIB  # Arrow memory of one row group
 GROUP_ROWS = 1_000_000
-HELD_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes together
-UPLOADS = 8  # at once
-ENOUGH_ROWS = 1000  # to say of others which columns repeat their values
-MIN_RATIO = 0.01  # of encoded to Arrow bytes; below it a row group grows no further
-_TARGET, _INDEXED, _CODEC = (
-    "delta.targetFileSize",
-    "delta.dataSkippingNumIndexedCols",
-    "delta.parquet.compression.codec",
-)
-
-
-@dataclass(frozen=True)
-class FileLayout:
-    """How one table wants its files."""
-
-    path: str
-    schema: pa.Schema
-    partition_by: tuple[str, ...] = ()
-    compression: str = "snappy"
-    target_file_bytes: int = 128 * MIB
-    stats_columns: int = 32
-
-    @cached_property
-    def file_schema(self) -> pa.Schema:
-        """The columns inside the files: all but the partition columns."""
-        return pa.schema([item for item in self.schema if item.name not in self.partition_by])
-
-    @cached_property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """What the files' statistics speak of."""
-        return leaves(self.file_schema, self.stats_columns)
-
-
-def file_layout_of(state: TableState, uri: str = "") -> FileLayout:
-    """How a table that is there wants its files, as its properties tell."""
-    said = state.properties
-    codec = said.get(_CODEC, "snappy").lower()
-    return FileLayout(
-        uri,
-        state.schema,
-        state.partition_by,
-        codec if codec in SUFFIXES else "snappy",
-        int(said[_TARGET]) if said.get(_TARGET, "").isdecimal() else 128 * MIB,
-        int(said.get(_INDEXED, "32")) if said.get(_INDEXED, "32").lstrip("-").isdecimal() else 32,
-    )
+MEMORY_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes together
+UPLOADS = 8  # in parallel
+ENOUGH_ROWS = 1000  # to decide for later files which columns repeat their values
+MIN_RATIO = 0.01  # of encoded to Arrow bytes; limits the size of a row group
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """One partition value of one table: rows that wait, and the file open for it."""
+    """One partition of a table: waiting rows, and its open file."""
 
-    table: _Gathered
+    table: _Buffer
     partition: Partition
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
     file: OpenFile | None = None
 
     @property
-    def held(self) -> int:
-        """Memory that closing the part gives back."""
+    def memory(self) -> int:
+        """Bytes that closing the file frees."""
         return self.waiting_bytes + (self.file.size if self.file else 0)
 
     def wait(self, rows: pa.Table, size: int) -> None:
-        """Keep rows for a later row group."""
+        """Buffer rows for a later row group."""
         self.waiting.append(rows)
         self.waiting_bytes += size
 
     def next_group(self, limit: int) -> tuple[pa.Table, int]:
-        """The first waiting rows, about `limit` bytes of them, in the order they came; and their size."""
-        rows = _whole(self.waiting)
+        """The first waiting rows, about `limit` bytes, and their size."""
+        rows = _combined(self.waiting)
         count = min(GROUP_ROWS, max(1, rows.num_rows * limit // max(self.waiting_bytes, 1)))
         if count >= rows.num_rows:
             size, self.waiting, self.waiting_bytes = self.waiting_bytes, [], 0
@@ -105,46 +61,46 @@ class _Part:
 
 
 @dataclass(slots=True, eq=False)
-class _Gathered:
-    """What a task holds for one table: rows as they came, then parts by partition value."""
+class _Buffer:
+    """The buffer of one table: rows as they arrive, then split by partition."""
 
     layout: FileLayout
     most_bytes: int = GROUP_BYTES
     rows: list[pa.Table] = field(default_factory=list)
     rows_bytes: int = 0
     parts: dict[Partition, _Part] = field(default_factory=dict)
-    seen: set[Partition] = field(default_factory=set)
-    ratio: float = 1.0  # encoded bytes per byte of Arrow memory, as met last
+    partitions: set[Partition] = field(default_factory=set)  # of all rows so far
+    ratio: float = 1.0  # encoded bytes per byte of Arrow memory in the last row group
 
     @property
     def group_bytes(self) -> int:
-        """Arrow memory of a row group: one adds at most a quarter of the target to a file, so none outgrows it far."""
+        """Arrow memory of a row group: a quarter of the target file size, so that no file becomes much larger."""
         return min(self.most_bytes, max(1, int(self.layout.target_file_bytes / 4 / self.ratio)))
 
     def add(self, rows: pa.Table, size: int) -> None:
-        """Keep rows as they are; they are split later, many at once."""
+        """Buffer rows; they are split later, many at once."""
         self.rows.append(rows)
         self.rows_bytes += size
 
     def spread(self, limit: int) -> None:
-        """Split the rows kept so far among the parts."""
+        """Split the buffered rows by partition."""
         if not self.rows:
             return
-        rows, size = _whole(self.rows), self.rows_bytes
+        rows, size = _combined(self.rows), self.rows_bytes
         self.rows, self.rows_bytes = [], 0
         for partition, piece in split_by_partition(rows, self.layout.partition_by):
-            self.seen.add(partition)
+            self.partitions.add(partition)
             part = self.parts.setdefault(partition, _Part(self, partition))
             part.wait(piece, size * piece.num_rows // rows.num_rows)
-        check_count(self.layout.path, len(self.seen), limit)
+        check_count(self.layout.path, len(self.partitions), limit)
 
     def new_file(self, dictionary: list[str]) -> OpenFile:
-        """A file whose columns have dictionaries as named."""
+        """Open a file with dictionaries for these columns."""
         return OpenFile(self.layout.file_schema, self.layout.leaves, self.layout.compression, dictionary)
 
 
 class Stager:
-    """Turns one task's rows into few, good files; everything it uploads is reported or can be abandoned."""
+    """Writes the rows of one task to few files; `finish` returns all of them, `abandon` deletes them."""
 
     def __init__(
         self,
@@ -153,73 +109,73 @@ class Stager:
         *,
         open_writers: int = 256,
         partition_values: int = 1000,
-        held_bytes: int = HELD_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
         self._store_for = store_for
         self._name = name
         self._open_writers = open_writers
         self._partition_values = partition_values
-        self._held_bytes = held_bytes
+        self._memory_bytes = memory_bytes
         self._group_bytes = group_bytes
-        self._tables: dict[str, _Gathered] = {}
+        self._tables: dict[str, _Buffer] = {}
         self._dictionaries: dict[pa.Schema, list[str]] = {}
-        self._arrived = 0  # bytes since the last look at the limits
+        self._unchecked_bytes = 0  # bytes since the last look at the limits
         self._files: list[StagedFile] = []
         self._uploads: list[Future[str]] = []
         self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="headrace-stage")
 
     @property
-    def held(self) -> int:
-        """Bytes in memory: rows that wait and files that grow."""
-        return sum(table.rows_bytes for table in self._tables.values()) + sum(part.held for part in self._parts())
+    def memory(self) -> int:
+        """Bytes in memory: waiting rows and open files."""
+        return sum(table.rows_bytes for table in self._tables.values()) + sum(part.memory for part in self._parts())
 
     @property
-    def opened(self) -> int:
-        """Files that are growing."""
+    def open_files(self) -> int:
+        """The number of open files."""
         return sum(part.file is not None for part in self._parts())
 
     def add(self, layout: FileLayout, rows: pa.Table) -> None:
-        """Take rows of one table; their schema must be the layout's."""
-        table = self._tables.setdefault(layout.path, _Gathered(layout, self._group_bytes))
+        """Add rows of one table; their schema must be that of the layout."""
+        table = self._tables.setdefault(layout.path, _Buffer(layout, self._group_bytes))
         _check_fits(table.layout, layout, rows)
         if rows.num_rows == 0:
             return
         size = rows.nbytes
         table.add(rows, size)
-        self._arrived += size
+        self._unchecked_bytes += size
         if table.rows_bytes >= self._group_bytes:
             self._write_full_groups(table)
-        if self._arrived >= min(self._group_bytes, self._held_bytes) // 4:
-            self._arrived = 0
-            self._keep_within_limits()
-        self._settle()
+        if self._unchecked_bytes >= min(self._group_bytes, self._memory_bytes) // 4:
+            self._unchecked_bytes = 0
+            self._enforce_limits()
+        self._wait_for_uploads()
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Close and upload everything; the files, in the order they were closed."""
+        """Close and upload all files; returns them in the order of closing."""
         for table in self._tables.values():
             table.spread(self._partition_values)
             for part in list(table.parts.values()):
                 self._close(part)
-        self._settle()
+        self._wait_for_uploads()
         self._pool.shutdown()
         return tuple(self._files)
 
     def abandon(self) -> None:
-        """Delete what was uploaded, as far as the store lets us; nothing refers to it."""
+        """Delete the uploaded files if possible; nothing refers to them."""
         self._tables.clear()
         self._pool.shutdown(cancel_futures=True)
         delete_staged(self._files, self._store_for)
         self._files.clear()
 
-    def _write_full_groups(self, table: _Gathered) -> None:
+    def _write_full_groups(self, table: _Buffer) -> None:
         table.spread(self._partition_values)
         for part in list(table.parts.values()):
             while part.waiting_bytes >= table.group_bytes:
                 self._write_group(part)
 
     def _write_group(self, part: _Part) -> None:
-        """One row group out of the waiting rows; a file that has reached its target is closed."""
+        """Write one row group of the waiting rows; close the file if it has reached its target size."""
         table = part.table
         rows, size = part.next_group(table.group_bytes)
         part.file = part.file or table.new_file(self._dictionary(rows))
@@ -230,12 +186,12 @@ class Stager:
             self._upload(part)
 
     def _dictionary(self, rows: pa.Table) -> list[str]:
-        """Columns with a dictionary; tables with the same columns are taken to be alike, for the look costs time."""
+        """Columns with a dictionary; decided once per schema, because sampling takes time."""
         if rows.schema not in self._dictionaries:
-            found = dictionary_columns(rows)
+            columns = dictionary_columns(rows)
             if rows.num_rows < ENOUGH_ROWS:
-                return found
-            self._dictionaries[rows.schema] = found
+                return columns
+            self._dictionaries[rows.schema] = columns
         return self._dictionaries[rows.schema]
 
     def _close(self, part: _Part) -> None:
@@ -252,11 +208,11 @@ class Stager:
         layout = part.table.layout
         path = self._path(layout, part.partition)
         file = StagedFile(layout.path, path, part.partition, data.nbytes, rows, stats)
-        self._files.append(file)  # before the upload: one that fails may still have left something
+        self._files.append(file)  # before the upload: a failed upload may still have created the object
         self._uploads.append(self._pool.submit(self._store_for(file.table).put, path, data))
 
-    def _settle(self) -> None:
-        """Wait for the uploads under way; their bytes are memory too."""
+    def _wait_for_uploads(self) -> None:
+        """Wait for uploads in progress, as their content is in memory."""
         while self._uploads:
             self._uploads.pop().result()
 
@@ -265,39 +221,39 @@ class Stager:
         name = f"part-{self._name}-{len(self._files):05d}-{uuid.uuid4()}.c000{suffix}.parquet"
         return "/".join(filter(None, (partition_folder(partition), name)))
 
-    def _keep_within_limits(self) -> None:
-        """Encode what is ready, then close the largest until open files and memory are within their limits."""
-        if self.held > self._held_bytes:
+    def _enforce_limits(self) -> None:
+        """Write full row groups, then close the largest files until open files and memory are within their limits."""
+        if self.memory > self._memory_bytes:
             for table in self._tables.values():
                 self._write_full_groups(table)
-        while self.held > self._held_bytes:
+        while self.memory > self._memory_bytes:
             self._close(_largest(self._parts()))
-        while self.opened > self._open_writers:
+        while self.open_files > self._open_writers:
             self._close(_largest(part for part in self._parts() if part.file))
 
     def _parts(self) -> Iterator[_Part]:
         return (part for table in self._tables.values() for part in table.parts.values())
 
 
-def _whole(pieces: list[pa.Table]) -> pa.Table:
-    """One table of one chunk a column, unless that might overflow: encoding many small chunks costs double."""
-    whole = pa.concat_tables(pieces)
-    return whole if len(pieces) == 1 or whole.nbytes > sizes.CAPACITY else whole.combine_chunks()
+def _combined(pieces: list[pa.Table]) -> pa.Table:
+    """Combine chunks, unless a column might overflow: encoding many small chunks takes twice the time."""
+    rows = pa.concat_tables(pieces)
+    return rows if len(pieces) == 1 or rows.nbytes > sizes.CAPACITY else rows.combine_chunks()
 
 
 def _largest(parts: Iterable[_Part]) -> _Part:
-    return max(parts, key=lambda part: part.held)
+    return max(parts, key=lambda part: part.memory)
 
 
-def _check_fits(known: FileLayout, layout: FileLayout, rows: pa.Table) -> None:
-    if known is not layout and known != layout:
-        raise AssertionError(f"{layout.path}: a table has one layout in a batch")
+def _check_fits(first: FileLayout, layout: FileLayout, rows: pa.Table) -> None:
+    if first is not layout and first != layout:
+        raise AssertionError(f"{layout.path}: the layout of a table must not change within a batch")
     if not rows.schema.equals(layout.schema):
-        raise AssertionError(f"{layout.path}: rows are {rows.schema}, the table is {layout.schema}")
+        raise AssertionError(f"{layout.path}: the schema of rows is {rows.schema}, that of the table {layout.schema}")
 
 
 def delete_staged(files: Iterable[StagedFile], store_for: Callable[[str], Store]) -> None:
-    """Delete staged files that no commit will name; one that cannot be deleted only takes up space."""
+    """Delete staged files that no commit will refer to; one that cannot be deleted only takes up space."""
     paths: dict[str, list[str]] = {}
     for file in files:
         paths.setdefault(file.table, []).append(file.path)

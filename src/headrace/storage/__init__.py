@@ -1,1 +1,1 @@
-"""Local folders and S3 behind the same few operations."""
+"""Storage: local folders and S3 behind one interface."""

@@ -1,4 +1,4 @@
-"""What every kind of storage shares: its verbs, its two answers besides success, one line of a listing."""
+"""The interface of storage backends, the errors they share, and an entry of a listing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Protocol
 from headrace.errors import AuthenticationFailed, HeadraceError, PermissionDenied, StorageFull, UsageError
 
 
-class AlreadyThere(HeadraceError):
-    """A put-if-absent met an object of that name."""
+class AlreadyExists(HeadraceError):
+    """A put-if-absent failed because the object exists."""
 
 
-class NotThere(HeadraceError):
-    """There is no object of that name."""
+class NotFound(HeadraceError):
+    """The object does not exist."""
 
 
 NEXT: dict[type[HeadraceError], str] = {
-    StorageFull: "Make room there, then run again: it goes on where it was.",
-    PermissionDenied: "Allow reading and writing there, then run again.",
-    UsageError: "Look at storage.s3 and the environment (AWS_…): the client cannot make a request with them.",
-    AuthenticationFailed: "Look at storage.s3 and the environment (AWS_…), then run again.",
+    StorageFull: "Free space there, then run again; the pipeline continues where it stopped.",
+    PermissionDenied: "Grant read and write access there, then run again.",
+    UsageError: "Check storage.s3 and the environment (AWS_…): the client cannot send a request with these values.",
+    AuthenticationFailed: "Check storage.s3 and the environment (AWS_…), then run again.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """One object of a listing."""
+class ObjectMeta:
+    """An object in a listing."""
 
     path: str  # below the store's root
     size: int
@@ -36,12 +36,12 @@ class Meta:
 
 
 class Backend(Protocol):
-    """What a kind of storage must do; paths are below its root."""
+    """A kind of storage; paths are relative to its root."""
 
     def put_new(self, path: str, data: bytes) -> str: ...
     def put(self, path: str, data: bytes) -> str: ...
     def get(self, path: str) -> bytes: ...
     def tag(self, path: str) -> str | None: ...
-    def list(self, prefix: str, after: str | None) -> Iterator[Meta]: ...
+    def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]: ...
     def folders(self, prefix: str) -> Sequence[str]: ...
     def delete(self, paths: Sequence[str]) -> None: ...

@@ -1,4 +1,4 @@
-"""A folder of this machine: atomic by hard link and rename, durable by fsync of file and folder."""
+"""Local folders: atomic by hard link and rename, durable by fsync of file and folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import HeadraceError, PermissionDenied, StorageFull, StorageUnreachable
-from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyExists, NotFound, ObjectMeta
 
-_TEMPORARY = ".headrace-"  # a put that never ended leaves one such name behind; listings do not show it
+_TEMPORARY = ".headrace-"  # prefix of temporary files, which an interrupted put leaves; listings skip them
 _ERRORS: dict[int, type[HeadraceError]] = {
-    errno.ENOENT: NotThere,
-    errno.ENOTDIR: NotThere,
-    errno.EISDIR: NotThere,
-    errno.EEXIST: AlreadyThere,
+    errno.ENOENT: NotFound,
+    errno.ENOTDIR: NotFound,
+    errno.EISDIR: NotFound,
+    errno.EEXIST: AlreadyExists,
     errno.ENOSPC: StorageFull,
     errno.EDQUOT: StorageFull,
     errno.EACCES: PermissionDenied,
@@ -29,16 +29,20 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Any error of the system under our names."""
+    """Raise errors of the operating system as errors of Headrace."""
     try:
         yield
     except OSError as error:
-        kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-        raise kind(f"{path}: {error.strerror or error}.", hint=NEXT.get(kind, "")) from error
+        raise _error(path, error) from error
+
+
+def _error(path: Path, error: OSError) -> HeadraceError:
+    kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
+    return kind(f"{path}: {error.strerror or error}.", hint=NEXT.get(kind, ""))
 
 
 class LocalFolder:
-    """The verbs of a store over one folder."""
+    """A storage backend over one folder."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -46,50 +50,53 @@ class LocalFolder:
     def put_new(self, path: str, data: bytes) -> str:
         target = self._root / path
         with _named(target):
-            return _place(target, data, os.link)
+            return _put(target, data, os.link)
 
     def put(self, path: str, data: bytes) -> str:
         target = self._root / path
         with _named(target):
-            return _place(target, data, os.replace)
+            return _put(target, data, os.replace)
 
     def get(self, path: str) -> bytes:
-        target = self._root / path
-        with _named(target):
-            return target.read_bytes()
+        # Without the overhead of Path: a walk over a log reads thousands of small files.
+        try:
+            with open(f"{self._root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read()
+        except OSError as error:
+            raise _error(self._root / path, error) from error
 
     def tag(self, path: str) -> str | None:
         target = self._root / path
         try:
             with _named(target):
                 status = target.stat()
-        except NotThere:
+        except NotFound:
             return None
         return _file_tag(status) if stat.S_ISREG(status.st_mode) else None
 
-    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+    def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         root = self._root / prefix if prefix else self._root
         with _named(root):
-            found = sorted(path for path in _walk(str(root), prefix) if after is None or path > after)
-        for path in found:
-            # A file may go while the listing is read: then it is not there, as in any store.
-            with suppress(NotThere), _named(self._root / path):
+            paths = sorted(path for path in _walk(str(root), prefix) if after is None or path > after)
+        for path in paths:
+            # A file that is deleted during the listing is not in it.
+            with suppress(NotFound), _named(self._root / path):
                 status = (self._root / path).stat()
-                yield Meta(path, status.st_size, status.st_mtime, _file_tag(status))
+                yield ObjectMeta(path, status.st_size, status.st_mtime, _file_tag(status))
 
     def folders(self, prefix: str) -> Sequence[str]:
         root = self._root / prefix if prefix else self._root
         try:
             with _named(root), os.scandir(root) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except NotThere:
+        except NotFound:
             return []
         return [f"{prefix}/{name}" if prefix else name for name in names]
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             target = self._root / path
-            with suppress(NotThere), _named(target):
+            with suppress(NotFound), _named(target):
                 target.unlink()
 
 
@@ -103,13 +110,13 @@ def _walk(folder: str, prefix: str) -> Iterator[str]:
                 yield path
 
 
-def _place(target: Path, data: bytes, into_place: Callable[[Path, Path], object]) -> str:
-    """Write beside the target, then link (fails if it exists) or rename (replaces) into place."""
+def _put(target: Path, data: bytes, publish: Callable[[Path, Path], object]) -> str:
+    """Write a temporary file, then link it (fails if the target exists) or rename it (replaces the target)."""
     _make_folder(target.parent)
     temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
     try:
         tag = _write(temporary, data)
-        into_place(temporary, target)
+        publish(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
     _sync(target.parent)
@@ -129,7 +136,7 @@ def _write(path: Path, data: bytes) -> str:
 
 
 def make_private(root: str) -> None:
-    """Create a folder that others cannot read; PermissionDenied where it cannot be."""
+    """Create a folder that others cannot read; PermissionDenied if that is not possible."""
     folder = Path(root)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,7 +145,7 @@ def make_private(root: str) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it; each new name reaches the disk too."""
+    """Create a folder and its parents, durably."""
     try:
         _make_folders(folder)
     except OSError as error:
@@ -155,17 +162,17 @@ def _make_folders(folder: Path) -> None:
         folder.mkdir()
         _sync(folder.parent)
     except FileExistsError:
-        if not folder.is_dir():  # one that another writer made meanwhile is as good as ours
+        if not folder.is_dir():  # another writer may have created it meanwhile
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder)) from None
 
 
 def _uncreated(folder: Path, error: OSError) -> HeadraceError:
-    """A folder below a file, or where the system has none: not an absent object, and nothing that passes by itself."""
+    """The error for a folder that cannot be created: not a missing object, and not transient."""
     kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-    kind = PermissionDenied if kind in (NotThere, AlreadyThere) else kind
+    kind = PermissionDenied if kind in (NotFound, AlreadyExists) else kind
     return kind(
         f"The folder {folder} cannot be created: {error.strerror or error}.",
-        hint="Name a folder that can be created and written, then run again.",
+        hint="Specify a folder that can be created and written, then run again.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A bucket through obstore: conditional puts, time-outs that end, errors under our names."""
+"""S3 buckets through obstore: conditional puts, bounded time-outs, errors of Headrace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
-from obstore import exceptions as trouble
+from obstore import exceptions
 from obstore.store import S3Store
 
 from headrace.errors import (
@@ -23,34 +23,34 @@ from headrace.errors import (
     StorageUnreachable,
     UsageError,
 )
-from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyExists, NotFound, ObjectMeta
 
 if TYPE_CHECKING:
     from headrace.storage.store import Profile
 
 _CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
-# Short: the caller retries for ever, with its own back-off and on screen.
+# Few retries: the caller retries without limit, with back-off and events.
 _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 _BAD_KEYS = (
     r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|TokenRefreshRequired"
     r"|RequestTimeTooSkewed|AuthorizationHeaderMalformed|CredentialsNotLoaded|169\.254\.169\.254"
 )
-# The server's own words come before the client's kind of error, which knows less.
+# Error codes of the server take precedence over the client's exception classes, which are less specific.
 _CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
     (re.compile(_BAD_KEYS), AuthenticationFailed),
     (re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull"), StorageFull),
-    (re.compile(r"<Code>NoSuchBucket<"), PermissionDenied),  # a wrong name never mends itself
-    (re.compile(r"<Code>NoSuchKey<"), NotThere),
-    (re.compile(r"\bbuilder error\b"), UsageError),  # the request cannot even be made
+    (re.compile(r"<Code>NoSuchBucket<"), PermissionDenied),  # a wrong name is not transient
+    (re.compile(r"<Code>NoSuchKey<"), NotFound),
+    (re.compile(r"\bbuilder error\b"), UsageError),  # the request cannot be built
 )
 _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
-    (trouble.UnknownConfigurationKeyError, UsageError),
-    (trouble.AlreadyExistsError, AlreadyThere),
-    (trouble.PreconditionError, AlreadyThere),
-    (trouble.NotFoundError, NotThere),
-    (FileNotFoundError, NotThere),
-    (trouble.UnauthenticatedError, AuthenticationFailed),
-    (trouble.PermissionDeniedError, PermissionDenied),
+    (exceptions.UnknownConfigurationKeyError, UsageError),
+    (exceptions.AlreadyExistsError, AlreadyExists),
+    (exceptions.PreconditionError, AlreadyExists),
+    (exceptions.NotFoundError, NotFound),
+    (FileNotFoundError, NotFound),
+    (exceptions.UnauthenticatedError, AuthenticationFailed),
+    (exceptions.PermissionDeniedError, PermissionDenied),
 )
 
 _clients: dict[tuple[Any, ...], Any] = {}
@@ -58,7 +58,7 @@ _guard = threading.Lock()
 
 
 def _client(bucket: str, profile: Profile) -> Any:
-    """One client for a bucket and a process: its connections are shared by all tables."""
+    """One client per bucket and process; all tables share its connections."""
     options = profile.object_options()
     key = (os.getpid(), bucket, profile.allow_http, tuple(sorted(options.items())))
     with _guard:
@@ -70,7 +70,7 @@ def _client(bucket: str, profile: Profile) -> Any:
 
 
 def _check_endpoint(endpoint: str, allow_http: bool) -> None:
-    """UsageError for an address that no client could use; obstore would fail with each request, or panic."""
+    """UsageError for an invalid address; obstore would fail at each request, or panic."""
     if not endpoint:
         return
     try:
@@ -80,7 +80,7 @@ def _check_endpoint(endpoint: str, allow_http: bool) -> None:
         usable = False
     if not usable:
         raise UsageError(
-            f"'{endpoint}' is not the address of an S3 endpoint.",
+            f"Invalid S3 endpoint: '{endpoint}'.",
             hint="Set storage.s3.endpoint or AWS_ENDPOINT_URL to https://host:port.",
         )
     if parts.scheme == "http" and not allow_http:
@@ -91,7 +91,7 @@ def _check_endpoint(endpoint: str, allow_http: bool) -> None:
 
 
 class Bucket:
-    """The verbs of a store over one prefix of a bucket."""
+    """A storage backend over one prefix of a bucket."""
 
     def __init__(self, bucket: str, prefix: str, profile: Profile) -> None:
         self._bucket = bucket
@@ -104,11 +104,11 @@ class Bucket:
     def _named(self, path: str) -> Iterator[None]:
         try:
             yield
-        except (trouble.BaseError, OSError, ValueError) as error:
+        except (exceptions.BaseError, OSError, ValueError) as error:
             kind = _kind(error)
             at = f" (at {self._endpoint})" if self._endpoint and kind is StorageUnreachable else ""
-            seen = f"s3://{self._bucket}/{self._prefix}{path}{at}: {_gist(error)}"
-            raise kind(seen, hint=NEXT.get(kind, "")) from None
+            message = f"s3://{self._bucket}/{self._prefix}{path}{at}: {_cause(error)}"
+            raise kind(message, hint=NEXT.get(kind, "")) from None
 
     def put_new(self, path: str, data: bytes) -> str:
         with self._named(path):
@@ -126,23 +126,23 @@ class Bucket:
         try:
             with self._named(path):
                 return _tag(obstore.head(self._client, self._prefix + path))
-        except NotThere:
+        except NotFound:
             return None
 
-    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+    def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         folder = (self._prefix + prefix).rstrip("/") or None
         offset = self._prefix + after if after else None
         with self._named(prefix):
             for chunk in obstore.list(self._client, folder, offset=offset):
                 for item in chunk:
                     path = item["path"].removeprefix(self._prefix)
-                    yield Meta(path, item["size"], item["last_modified"].timestamp(), _tag(item))
+                    yield ObjectMeta(path, item["size"], item["last_modified"].timestamp(), _tag(item))
 
     def folders(self, prefix: str) -> Sequence[str]:
         folder = (self._prefix + prefix).rstrip("/") or None
         with self._named(prefix):
-            found = obstore.list_with_delimiter(self._client, folder)["common_prefixes"]
-        return sorted(path.rstrip("/").removeprefix(self._prefix) for path in found)
+            prefixes = obstore.list_with_delimiter(self._client, folder)["common_prefixes"]
+        return sorted(path.rstrip("/").removeprefix(self._prefix) for path in prefixes)
 
     def delete(self, paths: Sequence[str]) -> None:
         if not paths:
@@ -151,37 +151,37 @@ class Bucket:
             obstore.delete(self._client, [self._prefix + path for path in paths])
 
 
-def _tag(found: Any) -> str:
-    return str(found["e_tag"] or "")
+def _tag(meta: Any) -> str:
+    return str(meta["e_tag"] or "")
 
 
-def _words(error: Exception) -> str:
-    """What the client says without its debug dump, whose field names look like causes."""
+def _message(error: Exception) -> str:
+    """The client's message without its debug dump, whose field names look like causes."""
     return str(error).partition("Debug source:")[0]
 
 
 def _kind(error: Exception) -> type[HeadraceError]:
-    text = _words(error)
-    for said, kind in _CODES:
-        if said.search(text):
+    text = _message(error)
+    for pattern, kind in _CODES:
+        if pattern.search(text):
             return kind
-    return next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), StorageUnreachable)
+    return next((kind for theirs, kind in _KINDS if isinstance(error, theirs)), StorageUnreachable)
 
 
-def _gist(error: Exception) -> str:
-    """The server's code and words; never the request, whose headers and URL may carry credentials."""
-    text = _words(error)
+def _cause(error: Exception) -> str:
+    """The server's code and message; never the request, whose headers and URL may contain credentials."""
+    text = _message(error)
     if "169.254.169.254" in text:
-        return "No credentials are given, neither in the spec nor in the environment nor by the machine."
+        return "No credentials found in the spec, the environment or the instance metadata."
     code = re.search(r"<Code>([^<]{1,80})</Code>", text)
-    words = re.search(r"<Message>([^<]{1,200})</Message>", text)
+    message = re.search(r"<Message>([^<]{1,200})</Message>", text)
     status = re.search(r"\b([1-5]\d\d [A-Z][A-Za-z ]{2,40})", text)
     cause = re.search(
         r"(timed out|[Cc]onnection (?:refused|reset|closed)|dns error|tcp connect error|error sending request)", text
     )
-    # What the operating system said is only in the dump; fixed phrases hold no credentials.
+    # The error of the operating system is only in the dump; fixed phrases contain no credentials.
     system = re.search(
         r"\b(Connection refused|Connection reset|No route to host|Name or service not known)", str(error)
     )
-    found = [item[1] for item in (code, words, status, system or cause) if item]
-    return ": ".join(dict.fromkeys(found)) + "." if found else f"{type(error).__name__}."
+    parts = [item[1] for item in (code, message, status, system or cause) if item]
+    return ": ".join(dict.fromkeys(parts)) + "." if parts else f"{type(error).__name__}."

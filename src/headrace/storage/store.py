@@ -1,7 +1,7 @@
-"""One storage layer: local folders and S3 behind the same few verbs, errors named once.
+"""Stores: folders of a local disk or of an S3 bucket.
 
-A `Profile` says how to reach a store; from it come the options of every engine (obstore, delta-rs, pyarrow, Spark).
-A `Store` is a root in it. Puts are whole or not at all, and on local disk they have reached the disk when they return.
+A `Profile` has the connection settings, and derives the options of every engine from them (obstore, delta-rs, pyarrow,
+Spark). A `Store` is a folder. Puts are atomic; on local disk they are durable when they return.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import UsageError
-from headrace.storage.base import AlreadyThere, Backend, Meta, NotThere
+from headrace.storage.base import AlreadyExists, Backend, NotFound, ObjectMeta
 
-__all__ = ["AlreadyThere", "Meta", "NotThere", "Profile", "Store", "clean", "parse_uri"]
+__all__ = ["AlreadyExists", "NotFound", "ObjectMeta", "Profile", "Store", "clean", "parse_uri"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
-_TRUE = ("1", "true", "on", "yes", "y")  # as object_store takes them
+_TRUE = ("1", "true", "on", "yes", "y")  # as in object_store
 _HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to reach an object store; what is empty comes from the environment (AWS_…) when the profile is made.
+    """Connection settings of an object store; empty ones are taken from the environment (AWS_…).
 
-    They are resolved here, because the engines read different variables, and Spark's workers may have been started
-    before they were set. Profiles, roles and instances are left to each engine.
+    The environment is read here, because the engines read different variables, and Spark's workers may have been
+    started before they were set. AWS profiles, roles and instance metadata are left to each engine.
     """
 
     endpoint: str = ""
     region: str = ""
-    path_style: bool | None = None  # None: where there is an endpoint
+    path_style: bool | None = None  # None: if there is an endpoint
     allow_http: bool = False
     access_key_id: str = field(default="", repr=False)
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; they override
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; override the others
 
     def __post_init__(self) -> None:
         endpoint = self.endpoint or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -56,8 +56,8 @@ class Profile:
             object.__setattr__(self, name, value)
 
     def object_options(self) -> dict[str, str]:
-        """The options as obstore and delta-rs both spell them."""
-        named = {
+        """Options of obstore and delta-rs."""
+        options = {
             "aws_endpoint": self.endpoint,
             "aws_region": self.region,
             "aws_virtual_hosted_style_request": "false" if self.path_style else "true",
@@ -65,28 +65,28 @@ class Profile:
             "aws_secret_access_key": self.secret_access_key,
             "aws_session_token": self.session_token,
         }
-        given = {key: value for key, value in self.options.items() if not key.startswith("fs.")}
-        return {key: value for key, value in named.items() if value} | given
+        overrides = {key: value for key, value in self.options.items() if not key.startswith("fs.")}
+        return {key: value for key, value in options.items() if value} | overrides
 
     def deltalake_options(self) -> dict[str, str]:
-        """Storage options of delta-rs; commits stay conditional puts."""
+        """Storage options of delta-rs, with conditional puts."""
         options = self.object_options() | {"conditional_put": "etag"}
         return {**options, "aws_allow_http": "true"} if self.allow_http else options
 
     def arrow_options(self) -> dict[str, Any]:
-        """What pyarrow's S3FileSystem is made with."""
-        given = self.object_options()
-        scheme, _, host = given.get("aws_endpoint", "").rpartition("://")
-        named = {
-            "access_key": given.get("aws_access_key_id"),
-            "secret_key": given.get("aws_secret_access_key"),
-            "session_token": given.get("aws_session_token"),
-            "region": given.get("aws_region"),
+        """Arguments of pyarrow's S3FileSystem."""
+        options = self.object_options()
+        scheme, _, host = options.get("aws_endpoint", "").rpartition("://")
+        arguments = {
+            "access_key": options.get("aws_access_key_id"),
+            "secret_key": options.get("aws_secret_access_key"),
+            "session_token": options.get("aws_session_token"),
+            "region": options.get("aws_region"),
             "endpoint_override": host,
             "scheme": scheme,
             "force_virtual_addressing": bool(host) and not self.path_style,
         }
-        return {key: value for key, value in named.items() if value}
+        return {key: value for key, value in arguments.items() if value}
 
     def hadoop_conf(self) -> dict[str, str]:
         """Spark settings for the s3a file system."""
@@ -101,13 +101,13 @@ class Profile:
             conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
         elif self.access_key_id:
             conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        given = {key: value for key, value in self.options.items() if key.startswith("fs.")}
-        named = {f"fs.s3a.{name}": value for name, value in conf.items() if value}
-        return {f"spark.hadoop.{name}": value for name, value in {**named, **given}.items()}
+        overrides = {key: value for key, value in self.options.items() if key.startswith("fs.")}
+        settings = {f"fs.s3a.{name}": value for name, value in conf.items() if value}
+        return {f"spark.hadoop.{name}": value for name, value in {**settings, **overrides}.items()}
 
 
 def _environment(*names: str) -> str:
-    """The first of these variables that is set."""
+    """The first of these environment variables that is set."""
     return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
 
 
@@ -116,44 +116,44 @@ def _path_style(endpoint: str) -> bool:
 
 
 def clean(path: str) -> str:
-    """A path below a root, as given; UsageError when it could leave the root or mean two things."""
+    """Return a path below a root unchanged; UsageError if it could leave the root or is ambiguous."""
     parts = path.split("/")
     if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise UsageError(f"{path!r} is not a path below a table or state folder.")
+        raise UsageError(f"Invalid path below a table or state folder: {path!r}.")
     return path
 
 
 def parse_uri(uri: str) -> tuple[str, str]:
-    """(bucket, prefix) of an S3 URI, ("", absolute path) of a local one; UsageError for anything else."""
+    """(bucket, prefix) of an S3 URI, ("", absolute path) of a local path; UsageError for anything else."""
     scheme, colon, _ = uri.partition("://")
     if "\0" in uri or "\\" in uri:
-        raise UsageError(f"{uri!r} holds a character that no location has.")
+        raise UsageError(f"Invalid character in the location {uri!r}.")
     if not colon:
         return "", _absolute(uri)
     if scheme == "file":
         return "", _absolute(_file_path(uri))
     if scheme in ("s3", "s3a"):
         return _bucket_and_prefix(uri)
-    raise UsageError(f"'{uri}': the scheme '{scheme}' is not known.", hint="Use a local path, file:// or s3://.")
+    raise UsageError(f"Unknown scheme '{scheme}' in '{uri}'.", hint="Use a local path, file:// or s3://.")
 
 
 def _absolute(path: str) -> str:
     if not path:
-        raise UsageError("An empty text is not a location.")
+        raise UsageError("The location is empty.")
     _refuse_ambiguous(path)
     return str(Path(path).expanduser().absolute()) if ".." not in Path(path).parts else str(Path(path).resolve())
 
 
 def _refuse_ambiguous(path: str) -> None:
-    """delta-rs decodes `%` and loses a table's history behind `?` and `#`; Spark and we take them as they are."""
+    """UsageError for ? # %: delta-rs decodes `%` and drops what follows `?` and `#`; Spark takes them literally."""
     if re.search(r"[?#%]", path):
-        raise UsageError(f"'{path}' holds one of ? # %, which readers take in different ways.")
+        raise UsageError(f"'{path}' contains one of ? # %, which readers interpret differently.")
 
 
 def _file_path(uri: str) -> str:
     parts = urlsplit(uri)
     if parts.netloc or parts.query or parts.fragment or "?" in uri or "#" in uri:
-        raise UsageError(f"'{uri}' is not file:///path: it names a host, a query or a fragment.")
+        raise UsageError(f"'{uri}' is not of the form file:///path: it has a host, a query or a fragment.")
     path = unquote(parts.path)
     clean(path.strip("/") or "x")
     return path
@@ -163,14 +163,14 @@ def _bucket_and_prefix(uri: str) -> tuple[str, str]:
     _, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"'{uri}' does not begin with the name of a bucket.", hint="Write s3://bucket/path.")
+        raise UsageError(f"Invalid bucket name in '{uri}'.", hint="Use s3://bucket/path.")
     _refuse_ambiguous(prefix)
     prefix = prefix.rstrip("/")
     return bucket, clean(prefix) if prefix else ""
 
 
 class Store:
-    """A folder of a local disk or of a bucket; cheap to make, safe to share between threads and to pickle."""
+    """A folder of a local disk or of a bucket. Cheap to create, thread-safe, and can be pickled."""
 
     def __init__(self, uri: str, profile: Profile | None = None) -> None:
         self.profile = profile or Profile()
@@ -181,26 +181,26 @@ class Store:
         return f"Store({self.uri!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_backend": None}  # connections stay in the process that made them
+        return {**self.__dict__, "_backend": None}  # connections stay in their process
 
     @property
     def local(self) -> bool:
-        """Whether the store is a folder of this machine."""
+        """Whether the store is a local folder."""
         return not self.bucket
 
     @property
     def uri(self) -> str:
-        """The location as people read it: an absolute path, or s3://bucket/prefix."""
+        """The location for messages: an absolute path, or s3://bucket/prefix."""
         return self.root if self.local else f"s3://{self.bucket}/{self.root}".rstrip("/")
 
     @property
     def delta_uri(self) -> str:
-        """The location as delta-rs takes it; it decodes a plain path, so a local one is spelled as a URI."""
+        """The location for delta-rs: a URI also for local paths, because it URL-decodes plain paths."""
         return Path(self.root).as_uri() if self.local else self.uri
 
     @property
     def spark_uri(self) -> str:
-        """The location as Spark takes it."""
+        """The location for Spark."""
         return self.root if self.local else f"s3a{self.uri.removeprefix('s3')}"
 
     @property
@@ -209,42 +209,42 @@ class Store:
         return {} if self.local else self.profile.deltalake_options()
 
     def child(self, path: str) -> Store:
-        """The store of a folder below."""
+        """The store of a subfolder."""
         inner = Store.__new__(Store)
         inner.profile, inner.bucket, inner._backend = self.profile, self.bucket, None
         inner.root = f"{self.root}/{clean(path)}" if self.root else clean(path)
         return inner
 
     def put_new(self, path: str, data: bytes) -> str:
-        """Put-if-absent: the object's tag, or AlreadyThere."""
+        """Put the object if absent; returns its tag, AlreadyExists if it exists."""
         return self._open().put_new(clean(path), data)
 
     def put(self, path: str, data: bytes) -> str:
-        """Put, whatever was there: the object's tag."""
+        """Put or replace the object; returns its tag."""
         return self._open().put(clean(path), data)
 
     def get(self, path: str) -> bytes:
-        """The content; NotThere when there is none."""
+        """The content of the object; NotFound if it does not exist."""
         return self._open().get(clean(path))
 
     def tag(self, path: str) -> str | None:
-        """The tag of an object without its content; None when there is no such object."""
+        """The tag of the object, which changes with its content; None if it does not exist."""
         return self._open().tag(clean(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object of that name."""
+        """Whether the object exists."""
         return self.tag(path) is not None
 
-    def list(self, prefix: str = "", after: str | None = None) -> Iterator[Meta]:
-        """All objects below a folder in the order of their paths, beginning past `after`."""
+    def list(self, prefix: str = "", after: str | None = None) -> Iterator[ObjectMeta]:
+        """All objects below a folder in the order of their paths, starting after `after`."""
         return self._open().list(clean(prefix) if prefix else "", clean(after) if after else None)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """The folders right in a folder, in order, as paths below the root; none where there is no such folder."""
+        """The direct subfolders of a folder, sorted, as paths below the root; empty if the folder does not exist."""
         return self._open().folders(clean(prefix) if prefix else "")
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; those that are not there do not matter."""
+        """Delete objects; missing ones are ignored."""
         self._open().delete([clean(path) for path in paths])
 
     def _open(self) -> Backend:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from headrace.delta.actions import Commit, File
-from headrace.delta.deletion_vectors import not_deleted
+from headrace.delta.deletion_vectors import kept_mask
 from headrace.delta.log import commits_between, read_commit
-from headrace.delta.rows import held_in, read_rows
+from headrace.delta.rows import all_rows, read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.schema import from_delta
 from headrace.errors import ChangesUnknown, VersionNotFound
@@ -144,9 +144,9 @@ class CommitChanges:
 
     def _rows(self, kind: str, file: File, other: File | None) -> pa.Table:
         """The rows of a file that are not in `other`, the same file with another deletion vector."""
-        rows = held_in(self._store, file, self._schema, self._by)
-        mask = not_deleted(self._store, file.vector, len(rows))
+        rows = all_rows(self._store, file, self._schema, self._by)
+        mask = kept_mask(self._store, file.vector, len(rows))
         if other is not None:
-            mask &= ~not_deleted(self._store, other.vector, len(rows))
+            mask &= ~kept_mask(self._store, other.vector, len(rows))
         rows = rows.filter(pa.array(mask))
         return rows.append_column(CHANGE.field(0), pa.repeat(pa.scalar(kind), len(rows)))

@@ -19,7 +19,7 @@ from headrace.delta.schema import to_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import DirectCommitBlocked, FeatureRequired, SchemaMismatch, TableChanged, UsageError
 from headrace.stage.partitions import check_partitioning
-from headrace.storage.base import Meta
+from headrace.storage.base import ObjectMeta
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 from headrace.table.records import Records, materialize
@@ -49,7 +49,7 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
             blocked.message, hint="Omit it; or create the table with Spark, and write it with Spark only."
         ) from None
     if receipt is None:
-        _check_same(store, schema, by, log_writer.known())
+        _check_same(store, schema, by, log_writer.current_state())
     return receipt is not None
 
 
@@ -131,7 +131,7 @@ def drop(store: Store, owners: TableOwners) -> int:
     return len(files)
 
 
-def check_not_nested(store: Store, files: Iterable[Meta]) -> None:
+def check_not_nested(store: Store, files: Iterable[ObjectMeta]) -> None:
     """UsageError if the folder of a table contains another table, or the state of a pipeline."""
     paths = [item.path for item in files]
     nested = [path.partition(f"/{LOG}/")[0] for path in paths if f"/{LOG}/" in path]

@@ -73,7 +73,9 @@ def _net_change(commit: Commit, counts: Mapping[tuple[str, str], int | None]) ->
     """Rows added less rows removed; None if a file has no row count. `counts` are those of the `add` actions."""
     added = [file.rows for file in commit.added if file.changes_data]
     removed = [
-        file.rows if file.held is not None else counts.get(file.key) for file in commit.removed if file.changes_data
+        file.rows if file.num_records is not None else counts.get(file.key)
+        for file in commit.removed
+        if file.changes_data
     ]
     if None in added or None in removed:
         return None
@@ -104,7 +106,7 @@ def _written(commit: Commit, metrics: Mapping[str, Any]) -> int | None:
             return sum(counts)
     if any(metrics.get(name) is not None for name in _DELETED):
         return 0
-    added = [file.held for file in commit.added if file.changes_data]
+    added = [file.num_records for file in commit.added if file.changes_data]
     return None if None in added else sum(filter(None, added))
 
 

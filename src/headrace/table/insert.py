@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, TableChanged, TableReplaced
-from headrace.stage.stager import Stager, file_layout_of
+from headrace.stage.layout import file_layout_of
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.table.ownership import table_replaced
 from headrace.table.records import Records, rows_for

@@ -25,7 +25,7 @@ from headrace.delta.rows import read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import HeadraceError, PartitionNotFound, UsageError
-from headrace.stage.stager import MIB, FileLayout, file_layout_of
+from headrace.stage.layout import MIB, FileLayout, file_layout_of
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, open_log, retry_conflicts
 from headrace.table.query import RowsInMemory

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
 from headrace.delta.log import LogWalk, newest_version
-from headrace.delta.log_writer import LogWriter, Objection
+from headrace.delta.log_writer import Blocker, LogWriter
 from headrace.delta.snapshot import TableState, all_txns, load_state
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
@@ -211,10 +211,10 @@ def retry_conflicts(store: Store, table_id: str, attempt: Callable[[TableState],
     )
 
 
-def open_log(store: Store, state: TableState, blocker: Objection = append_blocker) -> LogWriter:
+def open_log(store: Store, state: TableState, blocker: Blocker = append_blocker) -> LogWriter:
     """Open the log of a table to commit to it; TableReplaced if the path has another table than `state` meanwhile."""
-    log_writer = LogWriter.open(store, objection=blocker)
-    if log_writer.known().table_id != state.table_id:
+    log_writer = LogWriter.open(store, blocker=blocker)
+    if log_writer.current_state().table_id != state.table_id:
         raise table_replaced(store)
     return log_writer
 

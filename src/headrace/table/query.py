@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.delta.log import newest_version
+from headrace.delta.rows import MISSING
 from headrace.delta.scan import Relation
 from headrace.delta.snapshot import active_files
 from headrace.engine import duck
@@ -35,7 +36,7 @@ DELETED = "_deleted"
 EXPRESSIONS_HINT = "See docs/reference/expressions.md for the allowed syntax."
 _ROWS, _NOW = "_rows_", "_now_"
 _ORDER = re.compile(r"(.+?)(?:\s+(asc|desc))?", re.IGNORECASE | re.DOTALL)
-_MISSING = re.compile(r"no such file|not found|nosuchkey|is gone: vacuumed", re.I)
+_MISSING = re.compile(rf"no such file|not found|nosuchkey|{MISSING}", re.I)
 _DAMAGE = re.compile(rf"{_MISSING.pattern}|magic bytes|parquet file size|deserialize|unexpected end", re.I)
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headrace.decode.nested import map_items, struct_field
 from headrace.delta.partition_keys import Partition
 from headrace.delta.partition_values import parse_partition_value
-from headrace.delta.schema import ENVELOPE, KEPT, held_as
+from headrace.delta.schema import ENVELOPE, KEPT, storable_type
 from headrace.delta.snapshot import TableState
 from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
@@ -449,7 +449,7 @@ def decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Decode a dictionary-encoded column; a cast of Arrow cannot decode string views."""
     if not pa.types.is_dictionary(column.type):
         return column
-    kind = held_as(column.type)
+    kind = storable_type(column.type)
     return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks], kind)
 
 

@@ -94,7 +94,7 @@ def repair(store: Store, owners: TableOwners, *, dry_run: bool = False, deep: bo
         if dry_run or not missing:
             return result
         log_writer = open_log(store, state, metadata_only_blocker)
-        version = log_writer.forget(missing, {"operation": "repair", "files": len(missing)})
+        version = log_writer.remove_missing(missing, {"operation": "repair", "files": len(missing)})
     return replace(result, version=version)
 
 
@@ -114,8 +114,8 @@ def _read_error(store: Store, system: FileSystem, file: File, size: int, deep: b
         rows = sum(len(batch) for batch in parquet.iter_batches()) if deep else parquet.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
         return _damage(store, file, error)
-    if file.held is not None and rows != file.held:
-        return f"it has {rows:,} rows, but its commit says {file.held:,}"
+    if file.num_records is not None and rows != file.num_records:
+        return f"it has {rows:,} rows, but its commit says {file.num_records:,}"
     return None
 
 
@@ -123,7 +123,11 @@ def _damage(store: Store, file: File, error: Exception) -> str:
     """Damage in the bytes of the file; StorageUnreachable if the store failed instead."""
     if (damage := file_damage(store, file)) is None:
         raise StorageUnreachable(f"{store.uri}: {file.path}: {error}") from error
-    return f"it is not a complete Parquet file: {damage.why}" if damage.certain else f"it cannot be read: {damage.why}"
+    return (
+        f"it is not a complete Parquet file: {damage.reason}"
+        if damage.certain
+        else f"it cannot be read: {damage.reason}"
+    )
 
 
 def _without_vector(files: Iterable[File], sizes: Mapping[str, int]) -> Iterator[Damage]:

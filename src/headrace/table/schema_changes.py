@@ -13,8 +13,8 @@ import pyarrow as pa
 from headrace.delta.actions import MetadataAction
 from headrace.delta.evolution import merge_schemas
 from headrace.delta.features import append_blocker
-from headrace.delta.properties import check_properties, text_of
-from headrace.delta.schema import from_delta, held_field, to_delta
+from headrace.delta.properties import check_properties, property_text
+from headrace.delta.schema import from_delta, storable_field, to_delta
 from headrace.delta.snapshot import TableState
 from headrace.delta.type_widening import widens
 from headrace.errors import FeatureRequired, SchemaMismatch, TableChanged, UsageError
@@ -36,7 +36,7 @@ _FEATURES = {
 def schema_of(columns: Columns) -> pa.Schema:
     """Convert columns to the types of Headrace; UsageError for an unknown type or a duplicate name."""
     if isinstance(columns, pa.Schema):
-        schema = from_delta(to_delta(pa.schema([held_field(item) for item in columns])))
+        schema = from_delta(to_delta(pa.schema([storable_field(item) for item in columns])))
     else:
         schema = pa.schema([_field(name, text) for name, text in columns.items()])
     check_field_names(schema)
@@ -82,7 +82,7 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
 
 def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
     """Property values as Delta stores them; None values are left out."""
-    return {name: text_of(value) for name, value in properties.items() if value is not None}
+    return {name: property_text(value) for name, value in properties.items() if value is not None}
 
 
 # ---- columns ----

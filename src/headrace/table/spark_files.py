@@ -16,7 +16,7 @@ from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import Conflict, TableError
-from headrace.stage.stager import file_layout_of
+from headrace.stage.layout import file_layout_of
 from headrace.table.insert import Inserted
 from headrace.table.optimize import (
     LARGE_ENOUGH,

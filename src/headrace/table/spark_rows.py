@@ -24,10 +24,10 @@ from headrace.table.records import partition_of, scalars
 from headrace.table.upsert import UpsertChanges, UpsertRequest
 from headrace.transform.sql.expression import check_sql
 from headrace.transform.sql.parser import Refused
-from headrace.write.key_bounds import partition_literals
 from headrace.write.merge_sql import Bounds, MergeSql
 from headrace.write.row_edit import EditResult
-from headrace.write.spark_append import ddl, gist, quote_identifier
+from headrace.write.spark_append import ddl, quote_identifier, spark_cause
+from headrace.write.spark_merge import partition_literals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class SparkRows:
                 return EditResult(state.version)
             spark.createDataFrame(changes.with_positions()).createOrReplaceTempView("changes")
             placed = partition_literals(changes.rows.select([n for n in state.partition_by if n in request.key]))
-            sql = MergeSql(request.rules, state.schema.names, deletes=False, placed=placed)
+            sql = MergeSql(request.rules, state.schema.names, deletes=False, partitions=placed)
             bounds = [*_key_bounds(changes.rows, request.key), *self._partition_bounds(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]
             return EditResult(newest_version(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])
@@ -229,7 +229,7 @@ def equals_condition(item: pa.Field, value: Any) -> str:
 
 
 def _headrace_error(store: Store, condition: str, text: str) -> Exception:
-    message = f"{store.uri}: {gist(text)}"
+    message = f"{store.uri}: {spark_cause(text)}"
     if "DELTA_CONCURRENT" in text or "Concurrent" in condition:
         return Conflict(message)
     if any(word in text for word in _VIOLATIONS):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.delta.properties import text_of
+from headrace.delta.properties import property_text
 from headrace.delta.snapshot import TableState
 from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
@@ -77,9 +77,8 @@ def _check_mapping(store: Store, state: TableState, verb: str, name: str) -> Non
 
 def properties(values: Mapping[str, str | None]) -> Iterator[str]:
     """The ALTER TABLE clauses that set and unset properties."""
-    pairs = [
-        f"{spark_string(name)} = {spark_string(text_of(value))}" for name, value in values.items() if value is not None
-    ]
+    texts = {name: property_text(value) for name, value in values.items() if value is not None}
+    pairs = [f"{spark_string(name)} = {spark_string(text)}" for name, text in texts.items()]
     unset = [spark_string(name) for name, value in values.items() if value is None]
     if pairs:
         yield f"SET TBLPROPERTIES ({', '.join(pairs)})"

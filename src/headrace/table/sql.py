@@ -40,7 +40,7 @@ def select_tables(query: str, table_at: Callable[[str], Table], names: Mapping[s
     functions that read anything but the tables.
     """
     paths = {name.lower(): path for name, path in (names or {}).items()}
-    engine = duck.locked_connection(bounded=False)
+    engine = duck.locked_connection(limited=False)
     for number, name in enumerate(_tables(query)):
         _define(engine, f"_table_{number}_", name, table_at(paths.get(name.lower(), name)), name.lower() in paths)
     with _named_errors():

@@ -17,7 +17,7 @@ from headrace.stage.change_schema import CHANGE, PUT, check_change_names, check_
 from headrace.storage.store import Store
 from headrace.table.delete_update import files_in_partition, operation_parameters
 from headrace.table.records import Records, fit_records, partition_of
-from headrace.write.duckdb_merge import Staged, UpsertMerge
+from headrace.write.duckdb_merge import ChangeRows, UpsertMerge
 from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import DUCKDB, MergeSql
 
@@ -122,7 +122,7 @@ class Upsert(UpsertMerge):
         changes = UpsertChanges.of(request, state)
         self._partition = changes.partition
         sql = MergeSql(request.rules, state.schema.names, DUCKDB, deletes=False)
-        super().__init__(store, state, sql, Staged(changes.with_positions(), None, datetime.now(UTC)), parameters)
+        super().__init__(store, state, sql, ChangeRows(changes.with_positions(), None, datetime.now(UTC)), parameters)
 
     def candidates(self, files: Sequence[File]) -> Iterator[File]:
         """Files that may contain one of the keys, in the partition of the request."""

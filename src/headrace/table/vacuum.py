@@ -18,7 +18,7 @@ from headrace.delta.properties import interval_of
 from headrace.delta.snapshot import TableState, active_files, removed_paths
 from headrace.errors import ClockBehind, UsageError
 from headrace.ledger.ledger import Ledger
-from headrace.storage.base import Meta
+from headrace.storage.base import ObjectMeta
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 
@@ -122,7 +122,7 @@ def orphans(store: Store, owners: TableOwners, now: float) -> Orphans:
     return orphans_among(unused, running, now)
 
 
-def orphans_among(unused: Iterable[Meta], running: bool, now: float) -> Orphans:
+def orphans_among(unused: Iterable[ObjectMeta], running: bool, now: float) -> Orphans:
     """Of unused files, those that no writer can be writing now."""
     files = [
         item
@@ -132,7 +132,7 @@ def orphans_among(unused: Iterable[Meta], running: bool, now: float) -> Orphans:
     return Orphans(tuple(item.path for item in files), sum(item.size for item in files))
 
 
-def _data_files(listing: Sequence[Meta], state: TableState) -> list[Meta]:
+def _data_files(listing: Sequence[ObjectMeta], state: TableState) -> list[ObjectMeta]:
     """The data files of a listing: not the log, hidden files, or other tables inside the folder."""
     nested = tuple({f"{item.path.partition(f'/{LOG}/')[0]}/" for item in listing if f"/{LOG}/" in item.path})
     return [

@@ -1,9 +1,8 @@
-"""Append by the log tail: the staged files become the table's own. The normal way, without Spark."""
+"""Direct commits: staged files become files of the table through the log writer. The default writer; needs no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,83 +19,62 @@ from headrace.delta.txn import txn_names
 from headrace.stage.partitions import partition_folder
 from headrace.storage.store import Store
 from headrace.write.intent import ALL, Intent, TableIntent
+from headrace.write.table_writer import batch_account
 
 
 class AppendWriter:
-    """One Delta table that is written by put-if-absent only."""
+    """Appends to one table by put-if-absent; other writers may commit at the same time."""
 
-    adopts = True
+    commits_directly = True
 
-    def __init__(self, tail: LogWriter, checkpoints: CheckpointWriter = SHARED) -> None:
-        self.tail = tail
-        tail.checkpoints = checkpoints
+    def __init__(self, log_writer: LogWriter, checkpoints: CheckpointWriter = SHARED) -> None:
+        self.log_writer = log_writer
+        log_writer.checkpoints = checkpoints
 
     @classmethod
     def open(cls, store: Store, pipeline: str) -> AppendWriter:
-        """Follow the table from its newest version; its state is None while there is none."""
+        """Open a table at its newest version; its state is None if there is no table."""
 
-        def objection(state: TableState) -> str | None:
+        def blocker(state: TableState) -> str | None:
             check_txns_last(store.uri, state)
             return append_blocker(state)
 
-        return cls(LogWriter.open(store, txn_names(pipeline), objection))
+        return cls(LogWriter.open(store, txn_names(pipeline), blocker))
 
     @property
     def state(self) -> TableState | None:
-        """The table as far as it was followed."""
-        return self.tail.state
+        """The table at the last version that was read; None if there is no table."""
+        return self.log_writer.state
 
     def writable(self) -> pa.Schema:
-        """The columns rows may fill: all of them."""
-        return self.tail.known().schema
+        """All columns of the table."""
+        return self.log_writer.current_state().schema
 
     def follow(self) -> None:
-        """Go along with what others did; what no batch may go along with is raised."""
-        self.tail.follow()
+        """Read new commits of other writers; raises PipelineStopped if the pipeline must not continue."""
+        self.log_writer.follow()
 
     def evolve(self, schema: pa.Schema) -> None:
-        """Add the columns the table lacks, at any depth."""
-        self.tail.evolve(to_delta(schema), {})
+        """Add the columns that the table does not have, at any depth."""
+        self.log_writer.evolve(to_delta(schema), {})
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
-        """One table's part of a batch; the same part twice changes nothing."""
+        """Commit a batch to the table; skipped if the table already has the batch's txn."""
         if any(file.table != table.path for file in table.files):
-            raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
-        marks, info = intent.txns(), account(intent, table.plan)
-        instead = _replaced(table) if table.replaces else None
+            raise AssertionError(f"{table.path}: a direct commit needs files that are staged in the table's folder")
+        txns, info = intent.txns(), batch_account(intent, table.plan)
+        replaces = _replaced_files(table) if table.replaces else None
         if not table.create:
-            return self.tail.append(
-                table.files, marks, info, schema=table.schema, table_id=table.table_id, instead=instead
+            return self.log_writer.append(
+                table.files, txns, info, schema=table.schema, table_id=table.table_id, instead=replaces
             )
-        made = self.tail.create(
-            table.schema, table.partition_by, table.properties, table.table_id, table.files, marks, info
+        receipt = self.log_writer.create(
+            table.schema, table.partition_by, table.properties, table.table_id, table.files, txns, info
         )
-        return made or self.tail.append(table.files, marks, info, schema=table.schema, instead=instead)
+        return receipt or self.log_writer.append(table.files, txns, info, schema=table.schema, instead=replaces)
 
 
-def _replaced(table: TableIntent) -> Callable[[File], bool]:
-    """Which of the files that are there a batch takes the place of."""
+def _replaced_files(table: TableIntent) -> Callable[[File], bool]:
+    """A test for the files that a batch with `replaces` removes."""
     folders, key = set(table.replaces), PartitionKeys.of(from_delta(table.schema), table.partition_by)
     return lambda file: ALL in folders or partition_folder(key(file.partition)) in folders
-
-
-def account(intent: Intent, plan: int = 0) -> dict[str, Any]:
-    """What every commit of a batch says of the whole batch, and of which of its plans it is a part."""
-    return {
-        "pipeline": intent.pipeline,
-        "batch": intent.batch,
-        "spec": intent.digest,
-        "ranges": [[item.topic, item.partition, item.start, item.until] for item in intent.ranges],
-        **intent.counts.records(),
-        **({"plan": plan} if plan else {}),
-        **_given_back(intent),
-    }
-
-
-def _given_back(intent: Intent) -> dict[str, Any]:
-    """What a commit puts back that the table had lost: told there, so that nobody puts it back a second time."""
-    told = {
-        "reread": [[item.topic, item.partition, item.start, item.until] for item in intent.reread],
-        "reingested": list(intent.reingested),
-    }
-    return {name: value for name, value in told.items() if value}

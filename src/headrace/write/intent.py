@@ -11,51 +11,52 @@ from typing import Any
 
 from headrace.delta.log import EPOCH
 from headrace.delta.staged_file import StagedFile, staged_file
+from headrace.delta.txn import batch_txn, partition_txn
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 
-ALL = "*"  # no folder of a partition
+ALL = "*"  # in `replaces`: the whole table
 _TIMES = ("started", "retention_time", "resumed")
 
 
 @dataclass(frozen=True, slots=True)
 class Scd2Columns:
-    """The columns that say when a row was so, and those whose change makes a new row."""
+    """The validity columns of an SCD2 table, and the columns whose change adds a row."""
 
     valid_from: str
     valid_to: str
     current: str
-    track: tuple[str, ...] = ()  # empty: every change makes one
+    track: tuple[str, ...] = ()  # empty: every change adds a row
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """Those that no record brings."""
+        """The columns that no record fills."""
         return self.valid_from, self.valid_to, self.current
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """How changes go into a table: what tells rows apart, what orders changes, and what they leave of a row."""
+    """The rules of a merge: keys, the order of changes, and which columns they update."""
 
     keys: tuple[str, ...]
-    sequence: str | None = None  # a column; the record's place without it, and among equals
-    partial: bool = False  # whether a change leaves some columns of the row as they are
-    columns: tuple[str, ...] = ()  # those a partial change brings; empty: all
-    ignore_nulls: bool = False  # whether a partial change's NULLs say nothing
-    tombstone_retention: float = 0.0  # seconds for which a delete keeps older changes of its key away
-    scd2: Scd2Columns | None = None  # where a row that changes is ended, and stays
+    sequence: str | None = None  # a column; without it, and for equal values, the position of the record
+    partial: bool = False  # whether a change updates only some columns of a row
+    columns: tuple[str, ...] = ()  # that a partial change updates; empty: all
+    ignore_nulls: bool = False  # whether NULL in a partial change means "unchanged"
+    tombstone_retention: float = 0.0  # seconds for which a delete wins over older changes that arrive late
+    scd2: Scd2Columns | None = None  # for SCD2: a changed row is closed and kept
 
     @property
     def rows(self) -> str:
-        """What is one row of the table, in words that stay the same while it does."""
+        """What a row of the table stands for; stored, and compared at the next start."""
         keys = ", ".join(self.keys)
         if self.scd2 is None:
-            return f"a row for each {keys}"
-        return f"a row for each state of {keys}, by {self.sequence} in {', '.join(self.scd2.columns)}"
+            return f"one row per {keys}"
+        return f"one row per state of {keys}, by {self.sequence} in {', '.join(self.scd2.columns)}"
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> MergeRules:
-        """Out of its JSON form."""
+        """Parse the JSON form."""
         columns = raw.get("scd2")
         scd2 = Scd2Columns(**{**columns, "track": tuple(columns["track"])}) if columns else None
         return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"]), "scd2": scd2})
@@ -63,27 +64,27 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True)
 class TableIntent:
-    """What one batch will do to one table."""
+    """The part of a batch for one table."""
 
     path: str
-    table_id: str  # the id it has, or the one it will be made with
-    create: bool  # the batch makes it, if nobody does so first
-    schema: str  # Delta's schema JSON that the staged files were written for
+    table_id: str  # of the existing table, or for the new one
+    create: bool  # whether the batch creates the table, unless another writer is first
+    schema: str  # Delta's schemaString of the staged files
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
     files: tuple[StagedFile, ...]
     dead_letters: bool = False  # whether it is the dead-letter table
-    merging: MergeRules | None = None  # where the files are changes; without it they are rows to append
-    replaces: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
-    cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
-    version: int = -1  # of the table when this was planned; -1: there was none
-    plan: int = 0  # the plan of the batch that this part is of; a later plan keeps the parts that are committed
-    constraints: tuple[str, ...] = ()  # what the rows were held to
+    merging: MergeRules | None = None  # if the files are changes; None: rows to append
+    replaces: tuple[str, ...] = ()  # the partition folders that the files replace; ALL: the whole table
+    cluster_by: tuple[str, ...] = ()  # clustering columns of a new table
+    version: int = -1  # of the table when the batch was planned; -1: no table
+    plan: int = 0  # number of the plan that has this part; a later plan keeps committed parts
+    constraints: tuple[str, ...] = ()  # that the rows were checked against
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayInput:
-    """What a replay plan takes: letters of one version of their table, by these rules; their outcomes are staged."""
+    """The input of a replay: dead letters of one version of their table, by a selection; the outcomes are staged."""
 
     version: int  # of the dead-letter table
     reasons: tuple[str, ...]  # empty: all
@@ -116,31 +117,31 @@ class Intent:
     spec: str  # the spec's text, secrets still references
     digest: str
     headrace: str
-    runs: int = 1  # 2 when the batch discovered something
-    idle_ranges: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
-    replay: ReplayInput | None = None  # where the batch is a replay plan
-    reread: tuple[Range, ...] = ()  # where it gives one table back what it had lost: what is read again for it
-    reingested: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
-    plan: int = 0  # counts how often the batch was planned again, for tables that its files did not fit
+    runs: int = 1  # 2 if the batch discovered new fields or tables
+    idle_ranges: tuple[Range, ...] = ()  # empty ranges at the positions of partitions that the batch does not read
+    replay: ReplayInput | None = None  # of a replay
+    reread: tuple[Range, ...] = ()  # of a refill or reingest: the ranges that are read again for one table
+    reingested: tuple[str, ...] = ()  # of a reingest: the lost files of that table, by their first path
+    plan: int = 0  # how often the batch was planned again, because its files did not fit a table
     retention_time: datetime = EPOCH  # tombstones expire by this time, which the ledger proves, not by `started`
-    resumed: datetime = EPOCH  # the time of the ledger when the run began: tombstones are kept from then, or later
+    resumed: datetime = EPOCH  # the time of the ledger when the run started: tombstone retention starts there, or later
     kind: IntentKind = IntentKind.BATCH
 
     def txns(self) -> dict[str, int]:
-        """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
-        named = {f"headrace:{self.pipeline}": self.batch}
+        """The txns of every commit of the batch: its number, and the last offset of every partition after it."""
+        versions = {batch_txn(self.pipeline): self.batch}
         for item in (*self.idle_ranges, *self.ranges):
-            named[f"headrace:{self.pipeline}:{item.topic}:{item.partition}"] = item.until - 1
-        return named
+            versions[partition_txn(self.pipeline, item.topic, item.partition)] = item.until - 1
+        return versions
 
     def to_json(self) -> str:
-        """The text of `intents/n`."""
+        """The content of `intents/n`."""
         times = {name: getattr(self, name).isoformat() for name in _TIMES}
         return json.dumps({**asdict(self), **times}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
-        """Read `intents/n` back."""
+        """Parse the content of `intents/n`."""
         raw = json.loads(text)
         for name in ("ranges", "idle_ranges", "reread"):
             raw[name] = tuple(Range(**item) for item in raw.get(name, ()))
@@ -153,7 +154,7 @@ class Intent:
                     "replaces": tuple(item.get("replaces", ())),
                     "cluster_by": tuple(item.get("cluster_by", ())),
                     "constraints": tuple(item.get("constraints", ())),
-                    "files": tuple(staged_file(each) for each in item["files"]),
+                    "files": tuple(map(staged_file, item["files"])),
                     "merging": MergeRules.of(item["merging"]) if item.get("merging") else None,
                 }
             )
@@ -167,8 +168,8 @@ class Intent:
 
 
 def staged_for(intents: Iterable[Intent]) -> set[str]:
-    """The files, with their folders, that intents are going to commit."""
-    return {f"{item.table}/{item.path}" for each in intents for table in each.tables for item in table.files}
+    """The full paths of the files that intents will commit."""
+    return {f"{file.table}/{file.path}" for intent in intents for table in intent.tables for file in table.files}
 
 
 def _replay(raw: Mapping[str, Any] | None) -> ReplayInput | None:

@@ -1,4 +1,4 @@
-"""How long dead letters are kept: whole days of them leave the table, and the store."""
+"""Retention of dead letters and tombstones: expired days are removed from the table and from the storage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DAY = "date"  # the partition column of dead letters
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What is to go: every letter of the days before a day."""
+    """The rows of all days before a day, to be deleted."""
 
     before: date
     files: tuple[str, ...] = ()
-    letters: int = 0
+    rows: int = 0
     bytes: int = 0
     first: date | None = None
     last: date | None = None
@@ -34,50 +34,50 @@ class Purge:
     def __str__(self) -> str:
         if not self.files:
             return f"no dead letters before {self.before}"
-        return f"{self.letters:,} dead letters of {self.first} to {self.last} ({self.bytes:,} bytes)"
+        return f"{self.rows:,} dead letters of {self.first} to {self.last} ({self.bytes:,} bytes)"
 
 
-def first_day_kept(age: timedelta, now: datetime) -> date:
-    """Dead letters of the days before it are all older than `age`."""
+def retention_day(age: timedelta, now: datetime) -> date:
+    """The first day that must be kept: all rows of earlier days are older than `age`."""
     return (max(now, EPOCH + age) - age).date()
 
 
-def due(store: Store, before: date, day: str = DAY) -> Purge:
-    """What a purge would take away."""
+def purge_preview(store: Store, before: date, day: str = DAY) -> Purge:
+    """The rows that a purge would delete."""
     version = newest_version(store)
-    return Purge(before) if version is None else _due(open_at(store, version), before, day)
+    return Purge(before) if version is None else _expired(open_at(store, version), before, day)
 
 
-def carry_out(store: Store, before: date, day: str = DAY) -> Purge:
-    """Take the days out of the table, then delete their files: letters may be private, so no vacuum is waited for."""
+def purge_days(store: Store, before: date, day: str = DAY) -> Purge:
+    """Delete the days, then their files at once, without a vacuum: dead letters may contain private data."""
     version = newest_version(store)
     if version is None:
         return Purge(before)
     table = open_at(store, version)
-    purge = _due(table, before, day)
+    purge = _expired(table, before, day)
     if purge.files:
-        with _named(store):
-            hooks = PostCommitHookProperties(cleanup_expired_logs=False)  # it would go by this machine's clock
+        with _named_errors(store):
+            hooks = PostCommitHookProperties(cleanup_expired_logs=False)  # it would use the local clock
             table.delete(f"{day} < '{before.isoformat()}'", post_commithook_properties=hooks)
         store.delete(purge.files)
     return purge
 
 
-def _due(table: DeltaTable, before: date, day: str) -> Purge:
-    files, at = pa.table(table.get_add_actions(flatten=True)), f"partition.{day}"
-    gone = [
+def _expired(table: DeltaTable, before: date, day: str) -> Purge:
+    files, column = pa.table(table.get_add_actions(flatten=True)), f"partition.{day}"
+    expired = [
         file
-        for file in files.select(["path", "size_bytes", "num_records", at]).to_pylist()
-        if file[at] is not None and _day(file[at]) < before
+        for file in files.select(["path", "size_bytes", "num_records", column]).to_pylist()
+        if file[column] is not None and _day(file[column]) < before
     ]
-    if not gone:
+    if not expired:
         return Purge(before)
-    days = [_day(file[at]) for file in gone]
+    days = [_day(file[column]) for file in expired]
     return Purge(
         before,
-        tuple(unquote(file["path"]) for file in gone),
-        sum(file["num_records"] or 0 for file in gone),
-        sum(file["size_bytes"] for file in gone),
+        tuple(unquote(file["path"]) for file in expired),
+        sum(file["num_records"] or 0 for file in expired),
+        sum(file["size_bytes"] for file in expired),
         min(days),
         max(days),
     )
@@ -88,11 +88,11 @@ def _day(value: date | str) -> date:
 
 
 @contextmanager
-def _named(store: Store) -> Iterator[None]:
+def _named_errors(store: Store) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        said = str(error).strip().splitlines()[0][:300]
-        raise Conflict(f"{store.uri}: the dead letters could not be purged: {said}", hint="Run it again.") from error
+        cause = str(error).strip().splitlines()[0][:300]
+        raise Conflict(f"{store.uri}: expired rows cannot be deleted: {cause}", hint="Run again.") from error
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: {str(error).strip().splitlines()[0][:300]}") from error

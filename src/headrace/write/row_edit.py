@@ -23,12 +23,13 @@ from headrace.delta.actions import File
 from headrace.delta.commit_builder import CHANGE_DATA, RowChange
 from headrace.delta.features import append_blocker
 from headrace.delta.log_errors import table_stop
-from headrace.delta.log_writer import LogWriter, Objection
-from headrace.delta.rows import pieces_of
+from headrace.delta.log_writer import Blocker, LogWriter
+from headrace.delta.rows import row_chunks
 from headrace.delta.snapshot import TableState, active_files
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import Conflict, TableReplaced, UsageError
-from headrace.stage.stager import FileLayout, Stager, file_layout_of
+from headrace.errors import TableReplaced, UsageError
+from headrace.stage.layout import FileLayout, file_layout_of
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 
 _KIND = pa.field("_change_type", pa.string())
@@ -148,9 +149,9 @@ class FileRewrite:
     ) -> int:
         """Exchange the files and return the new version; the old files were part of version `since`.
 
-        `row_change` is the operation and its metrics if rows change, None for a compaction. A Conflict proves that
-        nothing was committed, so the staged files are deleted. After any other error the commit may exist, and
-        unreferenced files are left to vacuum.
+        `row_change` is the operation and its metrics if rows change, None for a compaction. If an error proves that
+        nothing was committed, the staged files are deleted. If the commit may exist, or appear later, they must stay:
+        without them the table would be damaged. VACUUM deletes them if nothing refers to them.
         """
         files = [file for file in staged if file.table == self._store.uri]
         change = None
@@ -161,8 +162,9 @@ class FileRewrite:
         began = self._started if change is None else None
         try:
             return log_writer.rewrite(self.files, files, since, parameters, info, change, txns=txns, began=began)
-        except Conflict:
-            self.abandon()
+        except BaseException:
+            if not log_writer.is_uncertain:
+                self.abandon()
             raise
 
     @contextmanager
@@ -218,10 +220,10 @@ class EditAttempt:
         store: Store,
         state: TableState,
         edit: RowEdit,
-        objection: Objection = append_blocker,
+        blocker: Blocker = append_blocker,
         files: Sequence[File] | None = None,
     ) -> None:
-        self._store, self._state, self._edit, self._objection = store, state, edit, objection
+        self._store, self._state, self._edit, self._blocker = store, state, edit, blocker
         self._files = list(active_files(store, state.version).values()) if files is None else files
         has_feed = state.properties.get(_FEED, "").lower() == "true"
         layout = file_layout_of(state, store.uri)
@@ -231,13 +233,12 @@ class EditAttempt:
         """Rewrite the candidate files, add the new rows and commit. With `txns` even an empty edit is committed."""
         with self._rewrite.staging():
             staged = self._stage()
-        result = self._rewrite.result(self._state.version)
-        if not self._rewrite.files and not staged and not txns:
-            return result
-        log_writer = LogWriter.open(self._store, txns or (), self._objection)
-        if log_writer.known().table_id != self._state.table_id:
-            self._rewrite.abandon()
-            raise table_stop(TableReplaced, f"{self._store.uri} was replaced by another table during the edit.")
+            result = self._rewrite.result(self._state.version)
+            if not self._rewrite.files and not staged and not txns:
+                return result
+            log_writer = LogWriter.open(self._store, txns or (), self._blocker)
+            if log_writer.current_state().table_id != self._state.table_id:
+                raise table_stop(TableReplaced, f"{self._store.uri} was replaced by another table during the edit.")
         version = self._rewrite.commit(
             log_writer,
             staged,
@@ -267,6 +268,6 @@ class EditAttempt:
 
     def _edited(self, file: File) -> Iterator[EditedRows]:
         start = 0
-        for rows in pieces_of(self._store, file, self._state.schema, self._state.partition_by):
+        for rows in row_chunks(self._store, file, self._state.schema, self._state.partition_by):
             yield self._edit.edited(file, start, rows) or EditedRows(rows)
             start += len(rows)

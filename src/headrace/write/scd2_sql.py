@@ -1,11 +1,18 @@
-"""The SQL of a history: every state of a key is a row, and a change slots in wherever its sequence puts it.
+"""The SQL of SCD2: every state of a key is a row, and a change is inserted where its sequence belongs.
 
-What happened at a key is told anew for each batch that changes it: by the rows that are there, by what is remembered of
-changes that left no row, and by the batch. The states that follow from all of it are compared with the rows, in one
-MERGE. So the order in which changes come, and how often, does not matter.
+For the keys of a batch, all events are collected: changes of the batch, tombstones (changes that left no row), and
+events that stored rows imply. The states that follow from them are compared with the stored rows in one MERGE. So the
+table does not depend on the order of changes, or on how often they arrive. With the key 1 stored as
 
-A row tells its own last change; and, less surely, that something began it and that something ended it. Where a change
-itself is known, it counts instead of such a trace.
+    id  name  valid_from  valid_to
+    1   Ann   1           5
+    1   Eve   5           NULL
+
+a late change (1, Bob) with sequence 3 gives the events 1 Ann, 3 Bob, 5 Eve and the states Ann [1, 3), Bob [3, 5) and
+Eve [5, ...): the first row is updated, Bob is inserted, the last row stays as it is.
+
+A stored row is evidence of its last change (its sequence) and, weaker, that a state started at `valid_from` and that
+one ended at `valid_to`. An event that is known itself takes precedence over such evidence.
 """
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in the text
@@ -18,150 +25,185 @@ from datetime import datetime
 from headrace.delta.schema import SOURCE
 from headrace.stage.change_schema import DELETE, PUT
 from headrace.write.intent import Scd2Columns
-from headrace.write.merge_sql import GO, UNTIL, WHOLE, Bounds, MergeSql
+from headrace.write.merge_sql import DELETE_ROW, REPLACE_ROW, UNTIL, Bounds, MergeSql
+
+# Columns of events.
+TIME, OP = "_headrace_at", "_headrace_op"  # the sequence, and put or delete
+EVIDENCE = "_headrace_evidence"  # 0: the event itself is known, 1: a stored row starts, 2: a stored row ends
+POSITION = ("_headrace_partition", "_headrace_offset")
+TOPIC, ROW = "_headrace_topic", "_headrace_row"
+STORED = "_headrace_stored"  # 1: from a stored row, 0: from a change or a tombstone
+STARTS_ROW, STARTS_ANY = "_headrace_starts_row", "_headrace_starts_any"  # 1: a stored row starts at this time
+NTH = "_headrace_nth"
+# Columns of states: runs of events that leave the tracked columns as they are.
+STARTS_STATE, RUN = "_headrace_starts_state", "_headrace_run"
+FIRST, IS_LAST, NEXT = "_headrace_first", "_headrace_is_last", "_headrace_next"
+KIND, OBSOLETE, CHANGED = "_headrace_kind", "_headrace_obsolete", "_headrace_changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Scd2Sql(MergeSql):
-    """The statement for one table that keeps a history; `columns` are those that rows fill, its own among them."""
+    """The SQL for one SCD2 table; `columns` include those of its validity."""
 
     def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
-        """A row for each state of the batch's keys, and one for each row that is there and is none any more."""
-        told = self._told(target, changes, tombstones, now, bounds)
-        runs = self._runs(self._once(told))
-        kept, gone, last = self._kept, f"{self._name('w', KIND)} = 1", self._name("c", LAST)
-        ends = f"lead({self._name('c', FIRST)}) OVER ({self._by_key('c')}, {last} ORDER BY {self._name('c', AT)})"
-        state = self._and((f"{self._name('c', LAST)} = 1", self._is_put("c"), f"NOT ({gone})"))
-        no_state = self._and((f"{self._name('c', WAS)} = 1", f"NOT ({self._begins('c')})", gone))
-        made = {
-            kept.valid_from: f"CASE WHEN {gone} THEN {self._name('c', AT)} ELSE {self._name('c', FIRST)} END",
-            kept.valid_to: self._name("c", ENDS),
-            kept.current: f"{self._name('c', ENDS)} IS NULL",
-            GONE: gone,
-            FRESH: f"{self._name('c', OWN)} = 0",
+        """A row for each state of the batch's keys, and one for each stored row that is no longer a state.
+
+        The CROSS JOIN gives each event two rows: KIND 0 becomes a state, KIND 1 marks a stored row as obsolete.
+        """
+        runs = self._runs(self._unique(self._events(target, changes, tombstones, now, bounds)))
+        names, obsolete, is_last = self._scd2, f"{self._name('w', KIND)} = 1", self._name("c", IS_LAST)
+        following = f"lead({self._name('c', FIRST)}) OVER ({self._by_key('c')}, {is_last} ORDER BY {self._time})"
+        starts = f"{self._is_put('c')} AND {self._name('c', STARTS_STATE)} = 1"
+        state = self._and((f"{is_last} = 1", self._is_put("c"), f"NOT ({obsolete})"))
+        no_state = self._and((f"{self._name('c', STARTS_ROW)} = 1", f"NOT ({starts})", obsolete))
+        values = {
+            names.valid_from: f"CASE WHEN {obsolete} THEN {self._time} ELSE {self._name('c', FIRST)} END",
+            names.valid_to: self._name("c", NEXT),
+            names.current: f"{self._name('c', NEXT)} IS NULL",
+            OBSOLETE: obsolete,
+            CHANGED: f"{self._name('c', STORED)} = 0",
         }
-        columns = [self._name("c", name) for name in self._brought]
-        columns += [f"{text} AS {self._q(name)}" for name, text in made.items()]
-        rows = f"({self._beside(runs, {ENDS: ends})}) AS c CROSS JOIN (VALUES (0), (1)) AS w({self._q(KIND)})"
+        columns = [*(self._name("c", name) for name in self._record_columns), *self._as(values)]
+        events = self._with_columns(runs, {NEXT: following})
+        rows = f"({events}) AS c CROSS JOIN (VALUES (0), (1)) AS w({self._q(KIND)})"
         return f"SELECT {', '.join(columns)} FROM {rows} WHERE ({state}) OR ({no_state})"
 
-    def taken(self, fate: str) -> dict[str, bool]:
-        """Every column of the state."""
+    def assigned(self, outcome: str) -> dict[str, bool]:
+        """Every column."""
         return dict.fromkeys(self.columns, False)
 
-    def _meets(self) -> list[str]:
-        begins = self._kept.valid_from
-        return [*self._same("t", "s"), f"{self._name('t', begins)} = {self._name('s', begins)}"]
+    def _matches(self) -> list[str]:
+        start = self._scd2.valid_from
+        return [*self._same("t", "s"), f"{self._name('t', start)} = {self._name('s', start)}"]
 
-    def _fates(self) -> Iterator[tuple[str, str]]:
-        yield GO, self._name("s", GONE)
-        yield WHOLE, f"({self._differs()})"
+    def _outcomes(self) -> Iterator[tuple[str, str]]:
+        yield DELETE_ROW, self._name("s", OBSOLETE)
+        # A row that already is the state is not written again.
+        compared = (self._scd2.valid_to, self._sequence)
+        differs = (f"{self._name('t', name)} IS DISTINCT FROM {self._name('s', name)}" for name in compared)
+        yield REPLACE_ROW, f"({self._or((self._name('s', CHANGED), *differs))})"
 
-    def _arrives(self) -> str:
-        return f"NOT {self._name('s', GONE)}"
+    def _inserts(self) -> str:
+        return f"NOT {self._name('s', OBSOLETE)}"
 
-    # ---- what is known ----
+    # ---- events ----
 
-    def _told(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
-        """All that is known to have happened at the batch's keys."""
-        known = [self._changes(f"{changes} AS c", "c", self._brought, ())]
+    def _events(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
+        """All events of the batch's keys."""
+        events = [self._change_events(f"{changes} AS c", "c", self._record_columns, ())]
         if tombstones is not None:
-            counts = [f"{self._name('d', UNTIL)} > {self._instant(now)}", *self._of_batch("d", changes, bounds)]
-            if not self._kept.track:
-                counts.append(f"{self._op('d')} = '{DELETE}'")  # puts from when some columns were tracked
-            known.append(self._changes(f"{tombstones} AS d", "d", self._remembered, counts))
-        return " UNION ALL ".join((*known, self._traces(target, changes, bounds)))
+            conditions = [f"{self._name('d', UNTIL)} > {self._instant(now)}", *self._of_batch("d", changes, bounds)]
+            columns = self._record_columns
+            if not self._scd2.track:
+                conditions.append(f"{self._op('d')} = '{DELETE}'")  # puts are left from a spec with tracked columns
+                columns = (*self.merging.keys, self._sequence)
+            events.append(self._change_events(f"{tombstones} AS d", "d", columns, conditions))
+        return " UNION ALL ".join((*events, self._row_events(target, changes, bounds)))
 
-    def _changes(self, rows: str, row: str, columns: tuple[str, ...], wanted: list[str] | tuple[()]) -> str:
-        named = [self._name(row, name) if name in columns else f"NULL AS {self._q(name)}" for name in self._brought]
-        place = dict(zip((TOPIC, ROW), self._rank(row), strict=True)) | dict(zip(PLACE, self._place(row), strict=True))
-        meta = {AT: self._name(row, self._sequence), OP: self._op(row), SURE: "0", **place, OWN: "0", WAS: "0"}
-        where = f" WHERE {self._and(wanted)}" if wanted else ""
-        return f"SELECT {', '.join((*named, *self._as(meta)))} FROM {rows}{where}"
-
-    def _traces(self, target: str, changes: str, bounds: Bounds) -> str:
-        """Of each row: its last change, that it began, that it ended."""
-        begins, ends = self._name("t", self._kept.valid_from), self._name("t", self._kept.valid_to)
-        last, kind = self._name("t", self._sequence), self._name("w", KIND)
-        topic = self._at("t", SOURCE.name, "topic") if SOURCE.name in self.columns else "''"
-        place = self._place("t") if SOURCE.name in self.columns else ("-1", "-1")
-        meta = {
-            AT: f"CASE {kind} WHEN 0 THEN {last} WHEN 1 THEN {begins} ELSE {ends} END",
-            OP: f"CASE {kind} WHEN 2 THEN '{DELETE}' ELSE '{PUT}' END",
-            SURE: kind,
-            TOPIC: topic,
-            ROW: "0",
-            **dict(zip(PLACE, place, strict=True)),
-            OWN: "1",
-            WAS: f"CASE WHEN {kind} = 1 OR ({kind} = 0 AND {last} = {begins}) THEN 1 ELSE 0 END",
+    def _change_events(self, rows: str, row: str, columns: tuple[str, ...], conditions: list[str] | tuple[()]) -> str:
+        values = [
+            self._name(row, name) if name in columns else f"NULL AS {self._q(name)}" for name in self._record_columns
+        ]
+        event = {
+            TIME: self._name(row, self._sequence),
+            OP: self._op(row),
+            EVIDENCE: "0",
+            **dict(zip((TOPIC, ROW), self._rank(row), strict=True)),
+            **dict(zip(POSITION, self._position(row), strict=True)),
+            STORED: "0",
+            STARTS_ROW: "0",
         }
-        told = self._or(
+        where = f" WHERE {self._and(conditions)}" if conditions else ""
+        return f"SELECT {', '.join((*values, *self._as(event)))} FROM {rows}{where}"
+
+    def _row_events(self, target: str, changes: str, bounds: Bounds) -> str:
+        """Up to three events of each stored row: KIND 0 its last change, 1 its start, 2 its end."""
+        start, end = self._name("t", self._scd2.valid_from), self._name("t", self._scd2.valid_to)
+        last, kind = self._name("t", self._sequence), self._name("w", KIND)
+        has_source = SOURCE.name in self.columns
+        event = {
+            TIME: f"CASE {kind} WHEN 0 THEN {last} WHEN 1 THEN {start} ELSE {end} END",
+            OP: f"CASE {kind} WHEN 2 THEN '{DELETE}' ELSE '{PUT}' END",
+            EVIDENCE: kind,
+            TOPIC: self._field("t", SOURCE.name, "topic") if has_source else "''",
+            ROW: "0",
+            **dict(zip(POSITION, self._position("t") if has_source else ("-1", "-1"), strict=True)),
+            STORED: "1",
+            STARTS_ROW: f"CASE WHEN {kind} = 1 OR ({kind} = 0 AND {last} = {start}) THEN 1 ELSE 0 END",
+        }
+        exists = self._or(
             (
                 f"({kind} = 0 AND {last} IS NOT NULL)",
-                f"({kind} = 1 AND {begins} IS DISTINCT FROM {last})",
-                f"({kind} = 2 AND {ends} IS NOT NULL)",
+                f"({kind} = 1 AND {start} IS DISTINCT FROM {last})",
+                f"({kind} = 2 AND {end} IS NOT NULL)",
             )
         )
         rows = f"{target} AS t CROSS JOIN (VALUES (0), (1), (2)) AS w({self._q(KIND)})"
-        named = [self._name("t", name) for name in self._brought]
-        wanted = self._and((f"({told})", *self._of_batch("t", changes, bounds)))
-        return f"SELECT {', '.join((*named, *self._as(meta)))} FROM {rows} WHERE {wanted}"
+        values = [self._name("t", name) for name in self._record_columns]
+        where = self._and((f"({exists})", *self._of_batch("t", changes, bounds)))
+        return f"SELECT {', '.join((*values, *self._as(event)))} FROM {rows} WHERE {where}"
 
     def _of_batch(self, row: str, changes: str, bounds: Bounds) -> list[str]:
         same = self._and(self._same("k", row))
         return [*self._within(row, bounds), f"EXISTS (SELECT 1 FROM {changes} AS k WHERE {same})"]
 
-    # ---- what follows from it ----
+    # ---- states ----
 
-    def _once(self, told: str) -> str:
-        """One for each key and sequence: a change before a trace, the later place among equals, then the row's own."""
-        by = f"PARTITION BY {', '.join(self._name('c', name) for name in (*self.merging.keys, AT))}"
-        order = ", ".join(
-            [self._name("c", SURE), *(f"{self._name('c', name)} DESC" for name in (*PLACE, TOPIC, OWN, ROW))]
-        )
-        was = f"max({self._name('c', WAS)}) OVER ({by})"
-        ranked = self._beside(told, {NTH: f"row_number() OVER ({by} ORDER BY {order})", SEEN: was})
-        names = (*self._brought, AT, OP, OWN)
-        columns = [*(self._name("c", name) for name in names), f"{self._name('c', SEEN)} AS {self._q(WAS)}"]
+    def _unique(self, events: str) -> str:
+        """One event per key and time: the strongest evidence, then the latest position, then the stored row."""
+        window = f"PARTITION BY {', '.join(self._name('c', name) for name in (*self.merging.keys, TIME))}"
+        order = [self._name("c", EVIDENCE)]
+        order += [f"{self._name('c', name)} DESC" for name in (*POSITION, TOPIC, STORED, ROW)]
+        rank = f"row_number() OVER ({window} ORDER BY {', '.join(order)})"
+        starts_row = f"max({self._name('c', STARTS_ROW)}) OVER ({window})"
+        ranked = self._with_columns(events, {NTH: rank, STARTS_ANY: starts_row})
+        columns = [self._name("c", name) for name in (*self._record_columns, TIME, OP, STORED)]
+        columns.append(f"{self._name('c', STARTS_ANY)} AS {self._q(STARTS_ROW)}")
         return f"SELECT {', '.join(columns)} FROM ({ranked}) AS c WHERE {self._name('c', NTH)} = 1"
 
-    def _runs(self, once: str) -> str:
-        """With what belongs to one state: the changes of a key that follow each other and leave what is tracked."""
-        in_order = f"{self._by_key('c')} ORDER BY {self._name('c', AT)}"
-        cut = f"CASE WHEN {self._goes_on(in_order)} THEN 0 ELSE 1 END"
-        numbered = self._beside(self._beside(once, {CUT: cut}), {RUN: f"sum({self._name('c', CUT)}) OVER ({in_order})"})
-        of_run = f"{self._by_key('c')}, {self._name('c', RUN)}"
-        first = f"min({self._name('c', AT)}) OVER ({of_run})"
-        last = f"row_number() OVER ({of_run} ORDER BY {self._name('c', AT)} DESC)"
-        return self._beside(numbered, {FIRST: first, LAST: f"CASE WHEN {last} = 1 THEN 1 ELSE 0 END"})
+    def _runs(self, events: str) -> str:
+        """The events with their state: a run of puts that leave the tracked columns as they are is one state.
 
-    def _goes_on(self, in_order: str) -> str:
-        """Whether a change leaves the state that is there."""
-        if not self._kept.track:
+        With `track: [city]`:   time  op   city   STARTS_STATE  RUN  FIRST  IS_LAST
+                                1     put  Bonn   1             1    1      0
+                                2     put  Bonn   0             1    1      1
+                                4     put  Kiel   1             2    4      1
+        """
+        in_order = f"{self._by_key('c')} ORDER BY {self._time}"
+        starts = f"CASE WHEN {self._continues(in_order)} THEN 0 ELSE 1 END"
+        numbered = self._with_columns(
+            self._with_columns(events, {STARTS_STATE: starts}),
+            {RUN: f"sum({self._name('c', STARTS_STATE)}) OVER ({in_order})"},
+        )
+        run = f"{self._by_key('c')}, {self._name('c', RUN)}"
+        last = f"row_number() OVER ({run} ORDER BY {self._time} DESC)"
+        return self._with_columns(
+            numbered,
+            {FIRST: f"min({self._time}) OVER ({run})", IS_LAST: f"CASE WHEN {last} = 1 THEN 1 ELSE 0 END"},
+        )
+
+    def _continues(self, in_order: str) -> str:
+        """Whether an event leaves the tracked columns as they are."""
+        if not self._scd2.track:
             return "false"
-        before = f"lag({self._name('c', OP)}) OVER ({in_order}) = '{PUT}'"
+        after_put = f"lag({self._name('c', OP)}) OVER ({in_order}) = '{PUT}'"
         same = (
             f"{self._name('c', name)} IS NOT DISTINCT FROM lag({self._name('c', name)}) OVER ({in_order})"
-            for name in self._kept.track
+            for name in self._scd2.track
         )
-        return self._and((self._is_put("c"), before, *same))
+        return self._and((self._is_put("c"), after_put, *same))
 
-    def _begins(self, row: str) -> str:
-        return f"{self._is_put(row)} AND {self._name(row, CUT)} = 1"
+    # ---- parts of SQL ----
 
     def _is_put(self, row: str) -> str:
         return f"{self._name(row, OP)} = '{PUT}'"
 
-    def _differs(self) -> str:
-        """Whether the row `t` is not yet the state `s`; a row that is need not be written again."""
-        named = (self._kept.valid_to, self._sequence)
-        ways = (f"{self._name('t', name)} IS DISTINCT FROM {self._name('s', name)}" for name in named)
-        return self._or((self._name("s", FRESH), *ways))
-
-    # ---- words ----
+    @property
+    def _time(self) -> str:
+        return self._name("c", TIME)
 
     @property
-    def _kept(self) -> Scd2Columns:
+    def _scd2(self) -> Scd2Columns:
         assert self.merging.scd2 is not None  # noqa: S101
         return self.merging.scd2
 
@@ -171,20 +213,9 @@ class Scd2Sql(MergeSql):
         return self.merging.sequence
 
     @property
-    def _brought(self) -> tuple[str, ...]:
-        """The columns that records bring."""
-        return tuple(name for name in self.columns if name not in self._kept.columns)
-
-    @property
-    def _remembered(self) -> tuple[str, ...]:
-        return self._brought if self._kept.track else (*self.merging.keys, self._sequence)
+    def _record_columns(self) -> tuple[str, ...]:
+        """The columns that records fill."""
+        return tuple(name for name in self.columns if name not in self._scd2.columns)
 
     def _as(self, columns: dict[str, str]) -> list[str]:
         return [f"{text} AS {self._q(name)}" for name, text in columns.items()]
-
-
-AT, OP, SURE, OWN, WAS = (f"_headrace_{name}" for name in ("at", "op", "sure", "own", "was"))
-PLACE = ("_headrace_partition", "_headrace_offset")
-TOPIC, ROW, NTH, SEEN = (f"_headrace_{name}" for name in ("topic", "row", "nth", "seen"))
-CUT, RUN, FIRST, LAST, ENDS = (f"_headrace_{name}" for name in ("cut", "run", "first", "last", "ends"))
-KIND, GONE, FRESH = (f"_headrace_{name}" for name in ("kind", "gone", "fresh"))

@@ -1,8 +1,11 @@
-"""What a kind of committer offers a pipeline; `adopt` and `spark` are the two there are."""
+"""The interface of table writers, and the account of a batch that each of their commits carries.
+
+`AppendWriter` commits staged files directly; `LeasedWriter` merges them, or lets Spark append them, under the lease.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -12,30 +15,48 @@ from headrace.write.intent import Intent, TableIntent
 
 
 class TableWriter(Protocol):
-    """One table, written in one way, for good."""
+    """Writes one table. The kind of writer of a table never changes by itself."""
 
     @property
-    def adopts(self) -> bool:
-        """Whether the staged files become the table's own, so that they belong in its folder."""
+    def commits_directly(self) -> bool:
+        """Whether staged files become files of the table; if so, they are staged in its folder."""
         ...
 
     @property
     def state(self) -> TableState | None:
-        """The table as last seen; None while there is none."""
+        """The table at the last version that was read; None if there is no table."""
         ...
 
     def writable(self) -> pa.Schema:
-        """The columns rows may fill."""
+        """The columns that rows may fill."""
         ...
 
     def follow(self) -> object:
-        """Go along with what others did; what no batch may go along with is raised."""
+        """Read new commits of other writers; raises PipelineStopped if the pipeline must not continue."""
         ...
 
     def evolve(self, schema: pa.Schema) -> object:
-        """Add the columns the table lacks."""
+        """Add the columns of `schema` that the table does not have."""
         ...
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
-        """One table's part of a batch; the same part twice changes nothing."""
+        """Commit a batch to the table; skipped if the table already has the batch's txn."""
         ...
+
+
+def batch_account(intent: Intent, plan: int = 0) -> dict[str, Any]:
+    """The account of a batch: the same in each of its commits, except for the number of the plan."""
+    restored = {
+        "reread": [[item.topic, item.partition, item.start, item.until] for item in intent.reread],
+        "reingested": list(intent.reingested),
+    }
+    return {
+        "pipeline": intent.pipeline,
+        "batch": intent.batch,
+        "spec": intent.digest,
+        "ranges": [[item.topic, item.partition, item.start, item.until] for item in intent.ranges],
+        **intent.counts.records(),
+        **({"plan": plan} if plan else {}),
+        # Rows that the commit restores to the table, so that no later refill or reingest restores them again.
+        **{name: value for name, value in restored.items() if value},
+    }

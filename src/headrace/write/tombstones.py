@@ -1,10 +1,10 @@
-"""What was deleted, remembered for a while: so that an older change that comes late does not bring a row back.
+"""Tombstones: deletes that a pipeline stores for a while, so that an older change that arrives late stays deleted.
 
-A Delta table of its own for each table that merges, in the pipeline's state, appended to by its log. It is committed
-before the merge: a tombstone too many ends only what its delete ends anyway, one too few would bring a row back.
-Truncates are remembered beside the deletes: they have no key.
+One Delta table per merged table, in the pipeline's state, written by direct commits. Tombstones are committed before
+the merge: after a crash in between, a tombstone too many deletes only what its delete deletes anyway; a tombstone too
+few would bring a row back. Truncates are stored as well; they have no key.
 
-A history that tracks some columns remembers every change: those that make no row of their own can still divide one.
+An SCD2 table that tracks some columns stores every change: one that adds no row may still split one later.
 """
 
 from __future__ import annotations
@@ -20,110 +20,128 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.delta.actions import File
-from headrace.delta.batch_commits import newest_part
+from headrace.delta.log import EPOCH, LogWalk
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import to_delta
-from headrace.delta.snapshot import active_files
+from headrace.delta.snapshot import active_files, load_state
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.change_schema import CHANGE, DELETE, TRUNCATE
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter
 from headrace.write.intent import Intent, MergeRules, TableIntent
 from headrace.write.merge_sql import UNTIL, Truncates, later
 
-TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
-DAY = "_headrace_day"  # the partition column: what has expired leaves as whole files
-_ENDING = (DELETE, TRUNCATE)
+TOMBSTONES = "tombstones"  # the folder in the pipeline's state, with one folder per table id
+DAY = "_headrace_day"  # the partition column: expired tombstones are removed as whole files
+_OPERATIONS = (DELETE, TRUNCATE)
 
 
 class Tombstones:
-    """The deletes and truncates of one table that are still remembered, or all of its changes."""
+    """The tombstones of one table."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self.store = store
-        self._committer = AppendWriter.open(store, pipeline)
-        self._mark = batch_txn(pipeline)
+        self._writer = AppendWriter.open(store, pipeline)
+        self._txn = batch_txn(pipeline)
 
     def commit(self, table: TableIntent, merging: MergeRules, intent: Intent, schema: pa.Schema) -> None:
-        """Add the deletes of a batch, once."""
-        committer = self._committer
-        holding = [
-            item for item in table.files if _keeps_all(merging) or any(holds_tombstones(item, op) for op in _ENDING)
+        """Add the deletes of a batch; skipped if they are stored already."""
+        state = self._writer.state
+        files = [
+            file
+            for file in table.files
+            if _stores_all(merging) or any(may_contain(file, operation) for operation in _OPERATIONS)
         ]
-        if not holding or (committer.state is not None and committer.state.txns.get(self._mark) == intent.batch):
+        if not files or (state is not None and state.txns.get(self._txn) == intent.batch):
             return
         columns = _columns(schema, merging)
-        if committer.state is not None:
-            self._grow(columns)
-            columns = committer.writable()
+        if state is not None:
+            self._evolve(columns)
+            columns = self._writer.writable()
         until = max(intent.started, intent.resumed) + timedelta(seconds=merging.tombstone_retention)
-        files = self._staged(holding, columns, until, intent, _keeps_all(merging))
-        made = committer.state is None
-        table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
-        committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
+        staged = self._stage(files, columns, until, intent, _stores_all(merging))
+        table_id = str(uuid.uuid4()) if state is None else state.table_id
+        part = TableIntent(self.store.uri, table_id, state is None, to_delta(columns), (DAY,), {}, staged)
+        self._writer.commit(part, intent)
 
-    def _grow(self, columns: pa.Schema) -> None:
-        """Become as wide as the table has become. Files stay as they are: whoever reads them here casts them."""
-        tail, known = self._committer.tail, self._committer.writable()
-        if (wide := _widened(known, columns)) != known:
+    def _evolve(self, columns: pa.Schema) -> None:
+        """Follow the types and columns of the table. Old files stay as they are: `rows` casts them."""
+        current = self._writer.writable()
+        if (wide := _widened(current, columns)) != current:
             schema = to_delta(wide)
-            said = "CHANGE COLUMNS", {"schema": schema}
-            tail.alter(lambda metadata: replace(metadata, schema_json=schema), lambda _: said, {})
-        self._committer.evolve(columns)
+            operation = "CHANGE COLUMNS", {"schema": schema}
+            self._writer.log_writer.alter(
+                lambda metadata: replace(metadata, schema_json=schema), lambda _: operation, {}
+            )
+        self._writer.evolve(columns)
 
     @property
     def are_there(self) -> bool:
-        """Whether something was ever remembered."""
-        return self._committer.state is not None
+        """Whether a tombstone was ever stored."""
+        return self._writer.state is not None
 
-    def lost(self, table: Store, version: int) -> bool:
-        """Whether there are none although the table's last merge says that there were."""
+    def lost(self, table: Store, version: int, expired: datetime = EPOCH) -> bool:
+        """Whether the tombstones are missing although the last merge into the table had some.
+
+        If the log no longer has the last merge, they count as missing. There are two exceptions: the table has no txn
+        of the pipeline, so there was no merge; or the oldest commit in the log is older than `expired`, so the merge
+        is, too, and all tombstones have expired.
+        """
         if self.are_there:
             return False
-        part = newest_part(table, version, self._mark)
-        return part is not None and bool(part.account.get("has_tombstones"))
+        walk, time = LogWalk(table, version), None
+        for commit in walk:
+            # Other commits with the txn, which set it again after it was lost, do not know.
+            if self._txn in commit.txns and "has_tombstones" in commit.account:
+                return bool(commit.account["has_tombstones"])
+            time = commit.timestamp
+        state = None if walk.complete else load_state(table, [self._txn])
+        if state is None or self._txn not in state.txns:
+            return False
+        return time is None or time > expired.timestamp() * 1000
 
-    def begin_anew(self, schema: pa.Schema, merging: MergeRules) -> None:
-        """Remember from here on; somebody has said that what was remembered is given up."""
+    def create_empty(self, schema: pa.Schema, merging: MergeRules) -> None:
+        """Start again without tombstones, after an operator accepted that they are lost."""
         columns = to_delta(_columns(schema, merging))
-        self._committer.tail.create(columns, (DAY,), {}, str(uuid.uuid4()), (), {}, {})
+        self._writer.log_writer.create(columns, (DAY,), {}, str(uuid.uuid4()), (), {}, {})
 
     @property
     def columns(self) -> pa.Schema:
-        """What files hold, or an empty schema where nothing was ever remembered."""
-        state = self._committer.state
+        """The columns of the files; an empty schema if no tombstone was ever stored."""
+        state = self._writer.state
         return pa.schema([item for item in state.schema if item.name != DAY] if state else [])
 
     def files(self, now: datetime) -> list[File]:
-        """What is still remembered: read as plain files, because Spark would run queries to find them in their log."""
-        state, today = self._committer.state, now.astimezone(UTC).date().isoformat()
-        stands = active_files(self.store, state.version).values() if state else ()
-        return [file for file in stands if (file.partition.get(DAY) or today) >= today]
+        """The files that have not expired. Spark reads them as plain Parquet: listing the log would take it queries."""
+        state, today = self._writer.state, now.astimezone(UTC).date().isoformat()
+        files = active_files(self.store, state.version).values() if state else ()
+        return [file for file in files if (file.partition.get(DAY) or today) >= today]
 
     def rows(self, files: Iterable[File]) -> pa.Table:
-        """What these files remember."""
+        """The tombstones in files, in the current columns."""
         empty = self.columns.empty_table()
         return pa.concat_tables([empty, *(read_rows(self.store, file, self.columns, ()) for file in files)])
 
     def truncates(self, files: Iterable[File], now: datetime) -> Truncates:
-        """The last truncate of each partition in these files, whichever batch it was of."""
-        columns = ColumnReader(self.store, [CHANGE.name, UNTIL])
-        held = [columns.of(file)[0] for file in files if holds_tombstones(file, TRUNCATE)]
-        counts = [rows.filter(pc.greater(rows[UNTIL], pa.scalar(now, TIMESTAMP))) for rows in held]
-        return last_truncates(rows[CHANGE.name] for rows in counts)
+        """The last truncate of each partition in files, of any batch."""
+        reader = ColumnReader(self.store, [CHANGE.name, UNTIL])
+        tables = [reader.of(file)[0] for file in files if may_contain(file, TRUNCATE)]
+        valid = [rows.filter(pc.greater(rows[UNTIL], pa.scalar(now, TIMESTAMP))) for rows in tables]
+        return last_truncates(rows[CHANGE.name] for rows in valid)
 
-    def _staged(
-        self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent, every: bool
+    def _stage(
+        self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent, all_changes: bool
     ) -> tuple[StagedFile, ...]:
         stager = Stager(lambda uri: Store(uri, self.store.profile), f"{intent.batch:08d}-deletes")
         layout = FileLayout(self.store.uri, columns, (DAY,))
         try:
-            for item in files:
-                for rows in _changes(Store(item.table, self.store.profile), item, columns.names, every):
+            for file in files:
+                for rows in _changes(Store(file.table, self.store.profile), file, columns.names, all_changes):
                     stager.add(layout, _as_tombstones(rows, columns, until))
             return stager.finish()
         except BaseException:
@@ -132,57 +150,57 @@ class Tombstones:
 
 
 def last_truncates(changes: Iterable[pa.ChunkedArray]) -> Truncates:
-    """Where each partition was last truncated by these changes."""
-    said = (each.filter(pc.equal(pc.struct_field(each, "op"), TRUNCATE)).to_pylist() for each in changes)
-    found = (row for rows in said for row in rows)
-    return later(*({(row["topic"], row["partition"]): (row["offset"], row["timestamp"])} for row in found))
+    """The last truncate of each partition in columns of changes."""
+    columns = (column.filter(pc.equal(pc.struct_field(column, "op"), TRUNCATE)).to_pylist() for column in changes)
+    rows = (row for column in columns for row in column)
+    return later(*({(row["topic"], row["partition"]): (row["offset"], row["timestamp"])} for row in rows))
 
 
-def holds_tombstones(file: StagedFile | File, op: str) -> bool:
-    """Whether a file may hold a change of this kind, by its statistics."""
+def may_contain(file: StagedFile | File, operation: str) -> bool:
+    """Whether a file may contain changes of this operation, by its statistics."""
     stats = json.loads(file.stats or "{}")
     low, high = (stats.get(side, {}).get(CHANGE.name, {}).get("op") for side in ("minValues", "maxValues"))
-    return low is None or high is None or low <= op <= high
+    return low is None or high is None or low <= operation <= high
 
 
-def _keeps_all(merging: MergeRules) -> bool:
+def _stores_all(merging: MergeRules) -> bool:
     return merging.scd2 is not None and bool(merging.scd2.track)
 
 
 def _columns(schema: pa.Schema, merging: MergeRules) -> pa.Schema:
-    """Keys and order first; all that records bring where every change is kept."""
-    named = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
-    if _keeps_all(merging) and merging.scd2:
-        named += [name for name in schema.names if name not in (*named, *merging.scd2.columns)]
-    own = [pa.field(name, schema.field(name).type) for name in named]
-    return pa.schema([*own, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
+    """Keys and sequence first; then all columns of records if every change is stored."""
+    names = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
+    if _stores_all(merging) and merging.scd2:
+        names += [name for name in schema.names if name not in (*names, *merging.scd2.columns)]
+    fields = [pa.field(name, schema.field(name).type) for name in names]
+    return pa.schema([*fields, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
 
 
 def _widened(have: pa.Schema, want: pa.Schema) -> pa.Schema:
-    """The columns that are there, in the types that they are asked to have where those are wider."""
-    asked = {item.name: item for item in want}
+    """The columns of `have`, with the types of `want` where those are wider."""
+    new = {item.name: item for item in want}
     return pa.schema(
-        [asked[item.name] if item.name in asked and widens(item.type, asked[item.name].type) else item for item in have]
+        [new[item.name] if item.name in new and widens(item.type, new[item.name].type) else item for item in have]
     )
 
 
-def _changes(store: Store, item: StagedFile, columns: Sequence[str], every: bool) -> Iterator[pa.Table]:
-    file = pq.ParquetFile(pa.BufferReader(store.get(item.path)))
-    wanted = [name for name in file.schema_arrow.names if name in columns]
-    for group in range(file.num_row_groups):
-        rows = file.read_row_group(group, wanted, use_threads=False)
-        op = pc.struct_field(rows[CHANGE.name], "op")
-        yield rows if every else rows.filter(pc.is_in(op, value_set=pa.array(_ENDING)))
+def _changes(store: Store, file: StagedFile, columns: Sequence[str], all_changes: bool) -> Iterator[pa.Table]:
+    parquet = pq.ParquetFile(pa.BufferReader(store.get(file.path)))
+    names = [name for name in parquet.schema_arrow.names if name in columns]
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, names, use_threads=False)
+        operations = pc.struct_field(rows[CHANGE.name], "op")
+        yield rows if all_changes else rows.filter(pc.is_in(operations, value_set=pa.array(_OPERATIONS)))
 
 
 def _as_tombstones(rows: pa.Table, columns: pa.Schema, until: datetime) -> pa.Table:
-    said = {UNTIL: until.astimezone(UTC), DAY: until.astimezone(UTC).date()}
-    made = [
-        pa.repeat(pa.scalar(said[item.name], item.type), len(rows))
-        if item.name in said
+    constants = {UNTIL: until.astimezone(UTC), DAY: until.astimezone(UTC).date()}
+    arrays = [
+        pa.repeat(pa.scalar(constants[item.name], item.type), len(rows))
+        if item.name in constants
         else rows[item.name].cast(item.type)
         if item.name in rows.column_names
         else pa.nulls(len(rows), item.type)
         for item in columns
     ]
-    return pa.Table.from_arrays(made, schema=columns)
+    return pa.Table.from_arrays(arrays, schema=columns)

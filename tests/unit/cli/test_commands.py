@@ -419,7 +419,7 @@ def test_check_online_warns_of_a_table_that_spark_must_append_to(cli: Run):
 @pytest.mark.parametrize("constraint", [{"delta.constraints.positive": "id > 0"}, {}], ids=["constraint", "plain"])
 def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, constraint: dict[str, str]):
     schema = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("seq", pa.int64())]))
-    tail = LogWriter.open(Store(str(Path("lake/web").absolute())), objection=lambda _: None)
+    tail = LogWriter.open(Store(str(Path("lake/web").absolute())), blocker=lambda _: None)
     tail.create(schema, (), {WRITER: "spark", **constraint}, "id", (), {}, {})
     merging = ", mode: upsert, merge: {keys: [id], sequence_by: seq}, source: false}"
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + merging))

@@ -176,9 +176,9 @@ def aged(desk: Desk) -> DeadLetters:
 
 def test_a_purge_takes_days_files_and_leaves_a_note(desk: Desk):
     found = aged(desk)
-    before = retention.first_day_kept(timedelta(days=30), datetime.now(UTC))
-    planned = retention.due(found.store, before)
-    assert (planned.letters, len(planned.files)) == (2, 2)
+    before = retention.retention_day(timedelta(days=30), datetime.now(UTC))
+    planned = retention.purge_preview(found.store, before)
+    assert (planned.rows, len(planned.files)) == (2, 2)
     assert purge(desk.spec, before) == planned
     assert [group.count for group in found.groups(Selection())] == [2]
     assert len(list(Path(found.store.root).rglob("*.parquet"))) == 2
@@ -195,7 +195,7 @@ def test_a_purge_finishes_an_open_plan_first(desk: Desk):
     desk.feed([{"id": 1, "kind": "alpha"}])
     del desk.options["limits"]
     desk.die(Point.AFTER_COMMIT)
-    assert purge(desk.spec, datetime.now(UTC).date() + timedelta(days=1)).letters == 1
+    assert purge(desk.spec, datetime.now(UTC).date() + timedelta(days=1)).rows == 1
     assert desk.offsets("alpha") == {0: 1}
     assert desk.dead() == []
     assert [row["outcome"] for row in desk.outcomes()] == ["replayed"]
@@ -212,7 +212,7 @@ def test_a_running_pipeline_keeps_the_retention(desk: Desk):
 
 
 def test_a_day_is_kept_until_all_of_it_is_old():
-    assert retention.first_day_kept(timedelta(days=30), datetime(2026, 3, 31, 23, 59, tzinfo=UTC)) == date(2026, 3, 1)
+    assert retention.retention_day(timedelta(days=30), datetime(2026, 3, 31, 23, 59, tzinfo=UTC)) == date(2026, 3, 1)
 
 
 # ---- changed specs ----

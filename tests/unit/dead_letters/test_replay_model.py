@@ -214,7 +214,7 @@ def test_all_that_can_be_mended_is():
 
 def no_marks(patch):
     """Broken: a table that has the plan gets it again."""
-    patch.setattr(tail_module, "_is_marked", lambda *_: False)
+    patch.setattr(tail_module, "_has_batch", lambda *_: False)
 
 
 def nothing_is_settled(patch):

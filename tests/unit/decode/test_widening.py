@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.decode.inference import evolve, merge_inferred, struct
 from headrace.delta.schema import SOURCE
-from headrace.delta.type_widening import holding_both, wide_enough, widens
+from headrace.delta.type_widening import common_type, widened_for, widens
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
 from headrace.spec.types import TIMESTAMP_NTZ, parse_type, type_name
@@ -65,7 +65,7 @@ NUMBERS = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(TYPES), NUMBERS)
 def test_what_a_number_asks_for_is_wider_and_holds_it(kind: pa.DataType, text: str) -> None:
-    wide = wide_enough(kind, text)
+    wide = widened_for(kind, text)
     if wide is None:
         return
     assert widens(kind, wide)
@@ -79,10 +79,10 @@ def test_what_a_number_asks_for_is_wider_and_holds_it(kind: pa.DataType, text: s
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(TYPES), NUMBERS, NUMBERS)
 def test_what_two_numbers_ask_for_is_one_type_whichever_comes_first(kind: pa.DataType, one: str, two: str) -> None:
-    asked = [each for each in (wide_enough(kind, one), wide_enough(kind, two)) if each is not None]
+    asked = [each for each in (widened_for(kind, one), widened_for(kind, two)) if each is not None]
     if len(asked) == 2:
-        both = holding_both(*asked)
-        assert both == holding_both(*reversed(asked))
+        both = common_type(*asked)
+        assert both == common_type(*reversed(asked))
         assert widens(kind, both)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta.actions import DeletionVector
-from headrace.delta.deletion_vectors import bitmap, deleted
+from headrace.delta.deletion_vectors import bitmap, deleted_rows
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.rows import read_rows
 from headrace.delta.schema import SOURCE, to_delta
@@ -35,7 +35,7 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 def test_a_vector_that_is_not_of_our_making():
     """The one that Delta's kernel is tested with."""
     told = DeletionVector("i", "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", None, 6)
-    assert deleted(Store("/nowhere"), told).tolist() == [3, 4, 7, 11, 18, 29]
+    assert deleted_rows(Store("/nowhere"), told).tolist() == [3, 4, 7, 11, 18, 29]
 
 
 spans = st.tuples(st.integers(0, 1 << 34), st.integers(1, 9000)).map(lambda span: set(range(span[0], sum(span))))
@@ -53,11 +53,11 @@ def test_what_is_no_bitmap_is_damage(data: bytes, tmp_path: Path):
     store = Store(str(tmp_path))
     (tmp_path / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin").write_bytes(b"\1" + data)
     with pytest.raises(TableDamaged, match=r"d2c639aa.*is corrupt"):
-        deleted(store, DeletionVector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
+        deleted_rows(store, DeletionVector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
     with pytest.raises(TableDamaged, match="is missing"):
-        deleted(store, DeletionVector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
+        deleted_rows(store, DeletionVector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
     with pytest.raises(TableFeature, match="outside of the table"):
-        deleted(store, DeletionVector("p", "s3://elsewhere/x.bin", 1, 9))
+        deleted_rows(store, DeletionVector("p", "s3://elsewhere/x.bin", 1, 9))
 
 
 def test_spoiled_bits_and_order_are_damage():
@@ -69,7 +69,7 @@ def test_spoiled_bits_and_order_are_damage():
     for data, rows in ((bits, 5_001), (numbers, 3)):
         inline = DeletionVector("i", z85(bytes(data) + b"\0" * (-len(data) % 4)), None, rows)
         with pytest.raises(TableDamaged, match="is corrupt"):
-            deleted(Store("/nowhere"), inline)
+            deleted_rows(Store("/nowhere"), inline)
 
 
 @pytest.mark.parametrize("row", [10, 1 << 33, (1 << 64) - 1])

@@ -62,11 +62,11 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), WRONG.items())
 def test_a_value_that_breaks_the_table_is_refused(tmp_path: Path, name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"{name} cannot be") as refused:
+    with pytest.raises(UsageError, match=f"Invalid value of the property {name}") as refused:
         Table.get_or_create(tmp_path / "t", {"id": "int"}, properties={name: value})
     assert refused.value.hint
     table = Table.get_or_create(tmp_path / "t", {"id": "int"})
-    with pytest.raises(UsageError, match=f"{name} cannot be"):
+    with pytest.raises(UsageError, match=f"Invalid value of the property {name}"):
         table.set_properties({name: value, "owner": "ann"})
     assert name not in table.set_properties({name: None}).properties, "what is there can be taken away"
     assert table.bulk_insert([{"id": 1}]).rows == 1

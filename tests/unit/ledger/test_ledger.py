@@ -20,7 +20,7 @@ from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
-from headrace.storage.base import NotThere
+from headrace.storage.base import NotFound
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind, TableIntent
 from services.clocks import DAY, clock
@@ -440,6 +440,6 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
 
 def test_without_a_begun_there_is_no_open_batch(store):
     run(reopened(store), ("orders", 0, 0, 1))
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.get("intents/000000000002")
     assert reopened(store).open_batch() is None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,8 +18,8 @@ from headrace.delta.snapshot import load_state
 from headrace.errors import Conflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.recovery.resume import Decision, decide
 from headrace.recovery.startup import StartupRecovery
+from headrace.write.leased_writer import LeasedWriter
 from headrace.write.row_edit import EditAttempt
-from headrace.write.upsert import UpsertWriter
 from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
 
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
@@ -158,14 +159,20 @@ def _staging(restore: Callable[[], None]) -> tuple[Any, str, Any]:
 
 def _reading(restore: Callable[[], None]) -> tuple[Any, str, Any]:
     """Before a merge that looks at the newest version by itself, as Spark's does, and lands on top of it."""
-    work = UpsertWriter._in_process_merge
+    write = LeasedWriter._write
 
-    def unseen(table: UpsertWriter, *given: Any) -> Any:
-        restore()
-        table.state = load_state(table._store, [table._mark])
-        return work(table, *given)
+    def unseen(writer: LeasedWriter, table: Any, intent: Any) -> None:
+        merge = writer.merge.run
 
-    return UpsertWriter, "_in_process_merge", unseen
+        def on_newest(table: Any, rules: Any, intent: Any, _: Any, account: Any) -> None:
+            restore()
+            writer.state = load_state(writer._store, [writer._txn])
+            merge(table, rules, intent, writer.state, account)
+
+        with mock.patch.object(writer.merge, "run", on_newest):
+            write(writer, table, intent)
+
+    return LeasedWriter, "_write", unseen
 
 
 _BESIDE = {"before": _staging, "beside": _staging, "unseen": _reading}

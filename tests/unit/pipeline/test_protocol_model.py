@@ -28,7 +28,7 @@ from headrace.faults import Abandoned, Point
 from headrace.ledger import ledger, table_evidence, undone_batches
 from headrace.ledger.row import row
 from headrace.pipeline import table_entry
-from headrace.storage.base import AlreadyThere
+from headrace.storage.base import AlreadyExists
 from headrace.write.intent import Intent, IntentKind
 from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
@@ -486,7 +486,7 @@ class NeverLooksAtAnOpenBatch(Driver):
 
 def marks_do_not_count(patch):
     """Broken: a table that has the batch gets it again."""
-    patch.setattr(tail_module, "_is_marked", lambda *_: False)
+    patch.setattr(tail_module, "_has_batch", lambda *_: False)
 
 
 def anybody_may_begin(patch):
@@ -504,7 +504,7 @@ def a_sleeper_may_begin(patch):
     def begin(self, intent):
         try:
             self._store.put_new(f"intents/{intent.batch:012}", intent.to_json().encode())
-        except AlreadyThere:
+        except AlreadyExists:
             if self._intent_text(intent.batch) != intent.to_json().encode():
                 raise Fenced("begun by another") from None
 

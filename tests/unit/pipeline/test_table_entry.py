@@ -69,7 +69,7 @@ def test_it_is_noted_with_the_batch_and_held_at_the_next_start(tmp_path: Path) -
     state = Store(desk.spec.state_uri)
     uri, noted = next(each for each in KnownTables.load(state).tables.items() if each[0].endswith("/a"))
     assert noted.rows == "rows that are only added"
-    KnownTables.load(state).remember(tables={uri: replace(noted, rows="a row for each id")})
+    KnownTables.load(state).remember(tables={uri: replace(noted, rows="one row per id")})
     with pytest.raises(TableFeature, match="only added"):
         desk.feed([{"kind": "a", "id": 2}])
 
@@ -85,7 +85,7 @@ def test_a_table_that_merges_is_left_as_it_is_when_the_spec_wants_another(
     desk.feed([{"id": 1, "at": 1}, {"id": 1, "at": 2}])
     desk.options = table(after)
     for _ in range(2):
-        with pytest.raises(TableFeature, match="has a row for each id, and the spec asks for"):
+        with pytest.raises(TableFeature, match="has one row per id, and the spec asks for"):
             desk.feed([{"id": 1, "at": 3}])
     desk.options = table(upsert("id", sequence_by="at"))
     desk.feed([{"id": 1, "at": 4}])

@@ -17,7 +17,7 @@ from headrace.engine import duck
 from headrace.plan.batch_result import BatchResult, merge_results
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
-from headrace.stage.stager import _whole
+from headrace.stage.stager import _combined
 from headrace.transform import steps as sql
 from headrace.transform.program import INPUT
 from services.plans import adds_up, envelopes, letters, plan_of, rows
@@ -213,7 +213,7 @@ def _known() -> Plan:
 
 @settings(max_examples=30, deadline=None)
 @given(VALUES, st.integers(1, 3_000))
-def test_parts_are_the_whole(values: list[Any], capacity: int):
+def test_parts_are_the_combined(values: list[Any], capacity: int):
     plan, given = _known(), envelopes([*values, order("n", 2), b"{"])
     whole = _outcome(plan.apply(given))
     with pytest.MonkeyPatch.context() as patch:
@@ -223,10 +223,10 @@ def test_parts_are_the_whole(values: list[Any], capacity: int):
 
 def test_rows_that_one_column_cannot_hold_stay_in_their_chunks(monkeypatch: pytest.MonkeyPatch):
     pieces = [pa.table({"v": ["x" * 100] * 10})] * 3
-    assert _whole(pieces)["v"].num_chunks == 1
+    assert _combined(pieces)["v"].num_chunks == 1
     monkeypatch.setattr(sizes, "CAPACITY", 2_000)
-    assert _whole(pieces)["v"].num_chunks == 3
-    assert _whole(pieces).to_pylist() == pa.concat_tables(pieces).to_pylist()
+    assert _combined(pieces)["v"].num_chunks == 3
+    assert _combined(pieces).to_pylist() == pa.concat_tables(pieces).to_pylist()
 
 
 # ---- what nobody has foreseen ----

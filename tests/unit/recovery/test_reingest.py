@@ -40,7 +40,8 @@ from headrace.recovery.resume import Decision, decide
 from headrace.source.base import Bounds
 from headrace.source.ranges import Range, join_ranges, one_per_partition
 from headrace.spec import Spec
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 from headrace.table.ownership import existing_table
 from headrace.table.reingest import ReingestPipeline

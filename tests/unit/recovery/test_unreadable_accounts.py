@@ -54,7 +54,7 @@ def test_a_restore_is_found_although_the_commit_after_it_has_no_account(table: S
     assert restored_since(table, state, TXN).newest == 2
     replace_account(table, state.version)
     assert restored_since(table, state, TXN).newest == 2
-    assert restored_since(table, state, TXN, seen=2).newest is None, "answered before"
+    assert restored_since(table, state, TXN, checked=2).newest is None, "answered before"
 
 
 def test_the_plan_of_a_batch_is_unknown_without_its_account(table: Store) -> None:

@@ -421,7 +421,7 @@ def a_feature_is_turned_on_in_the_middle_of_a_batch(way: Way) -> None:
     with armed(Point.AFTER_STAGING, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
         way.desk.run()
     assert stopped.value.name == "DirectCommitBlocked"
-    assert "Take the feature away" in stopped.value.hint
+    assert "Remove the feature" in stopped.value.hint
     version = DeltaTable(str(way.table())).version()
     (way.table() / version_path(version)).unlink()  # as a RESTORE of the log from a backup would
 
@@ -551,7 +551,7 @@ def the_deletes_of_a_table_that_merges_are_lost(way: Way) -> None:
     way.desk.run()
     shutil.rmtree(way.state() / "tombstones")
     way.send(1, gone=False)
-    way.follows(way.stops("deletes"))
+    way.follows(way.stops("tombstones"))
     way.always = {"gone": False}
 
 

@@ -95,7 +95,7 @@ def test_a_column_that_is_no_time_stops(tmp_path: Path):
     desk = Desk(
         tmp_path, {"route": {"by": "fixed"}, "table": {"path": str(tmp_path / "t"), "partition_by": [{"date": "id"}]}}
     )
-    with pytest.raises(ColumnsDisagree, match="'id_date' of 'id', which is long"):
+    with pytest.raises(ColumnsDisagree, match="'id_date' from 'id', which is long"):
         desk.feed(EVENTS)
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import StorageUnreachable, TooManyPartitions, UsageError
+from headrace.stage.layout import MIB, FileLayout
 from headrace.stage.partitions import (
     check_partition_count,
     check_partitioning,
@@ -25,7 +26,7 @@ from headrace.stage.partitions import (
     split_by_partition,
     unstorable,
 )
-from headrace.stage.stager import MIB, FileLayout, Stager
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
 
 SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64()), ("text", pa.string())])
@@ -158,7 +159,7 @@ def test_splitting_keeps_every_row_its_value_and_its_order(values: list[tuple[st
 
 def test_more_partition_values_than_the_limit_stop_the_batch(tmp_path: Path) -> None:
     layout = FileLayout(str(tmp_path), SCHEMA, ("day",))
-    with pytest.raises(TooManyPartitions, match=rf"{tmp_path}: one batch holds 11 .* limit is 10"):
+    with pytest.raises(TooManyPartitions, match=rf"{tmp_path}: one batch has 11 .* limit is 10"):
         stage(layout, rows_of([f"d{n}" for n in range(11)]), partition_values=10)
 
 
@@ -166,7 +167,7 @@ def test_the_limit_counts_a_batch_not_a_task(tmp_path: Path) -> None:
     layout = FileLayout(str(tmp_path), SCHEMA, ("day",))
     files = [file for day in "abc" for file in stage(layout, rows_of([day]))]
     check_partition_count(files, 3)
-    with pytest.raises(TooManyPartitions, match="holds 3"):
+    with pytest.raises(TooManyPartitions, match="has 3"):
         check_partition_count(files, 2)
 
 
@@ -230,12 +231,12 @@ def test_every_file_but_the_last_is_about_the_target(tmp_path: Path, repeat: int
 
 def test_memory_is_bounded_by_closing_the_largest(tmp_path: Path) -> None:
     layouts = [FileLayout(str(tmp_path / name), SCHEMA) for name in ("large", "small")]
-    made = Stager(Store, "1-0", held_bytes=4 * MIB)
+    made = Stager(Store, "1-0", memory_bytes=4 * MIB)
     highest = 0
     for seed in range(20):
         made.add(layouts[0], wide(4_000, seed))
         made.add(layouts[1], wide(400, seed))
-        highest = max(highest, made.held)
+        highest = max(highest, made.memory)
     files = made.finish()
     assert highest <= 5 * MIB
     assert sum(file.rows for file in files) == 20 * 4_400
@@ -250,7 +251,7 @@ def test_open_files_are_bounded_by_closing_the_largest(tmp_path: Path) -> None:
     for seed in range(3):
         for layout in layouts:
             made.add(layout, wide(8_000, seed))
-            assert made.opened <= 2
+            assert made.open_files <= 2
     files = made.finish()
     assert sum(file.rows for file in files) == 3 * 6 * 8_000
 

@@ -22,7 +22,7 @@ from headrace.errors import (
     TransientError,
     UsageError,
 )
-from headrace.storage.base import NotThere
+from headrace.storage.base import NotFound
 from headrace.storage.store import Profile, Store
 
 SECRETS = ("CANARY-ID", "CANARY-SECRET", "CANARY-TOKEN")
@@ -50,7 +50,7 @@ def test_round_trip(store: Store) -> None:
     assert not store.exists("a/c.txt")
     assert not store.exists("a")
     store.delete(["a/b.txt", "a/never.txt"])
-    with pytest.raises(NotThere, match=r"a/b\.txt"):
+    with pytest.raises(NotFound, match=r"a/b\.txt"):
         store.get("a/b.txt")
 
 
@@ -258,7 +258,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (403, "SignatureDoesNotMatch", AuthenticationFailed),
         (400, "ExpiredToken", AuthenticationFailed),
         (401, "Unauthorized", AuthenticationFailed),
-        (404, "NoSuchKey", NotThere),
+        (404, "NoSuchKey", NotFound),
         (500, "InternalError", StorageUnreachable),
         (503, "SlowDown", StorageUnreachable),
         (507, "InsufficientStorage", StorageFull),

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_store_and_a_lease_name_the_folder(folder: Path, place: str):
     store = Store(str(folder / place))
     for attempt in (lambda: store.put("a/b", b""), lambda: store.put_new("c", b""), lambda: Lease.take(store)):
-        with pytest.raises(PermissionDenied, match=r"The folder .* cannot be created.*Name a folder"):
+        with pytest.raises(PermissionDenied, match=r"The folder .* cannot be created.*Specify a folder"):
             attempt()
     assert store.tag("a/b") is None
 

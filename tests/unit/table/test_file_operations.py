@@ -273,7 +273,7 @@ def test_a_retention_that_nobody_reads_is_no_retention_of_a_week(table: Table) -
         lambda metadata: replace(metadata, properties=odd), lambda _: ("SET TBLPROPERTIES", {}), {}
     )
     for force in (True, False):
-        with pytest.raises(TableError, match="deletedFileRetentionDuration is 'interval '30' day'"):
+        with pytest.raises(TableError, match="deletedFileRetentionDuration: 'interval '30' day'"):
             table.vacuum("9000h", force=force)
     assert table.bulk_insert([{"id": 1}]).rows == 1, "it is written to all the same"
     table.set_properties({"delta.deletedFileRetentionDuration": "30 days"})

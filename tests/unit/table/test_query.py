@@ -382,6 +382,6 @@ def test_an_error_of_a_stream_keeps_its_class_and_its_next_step(tmp_path: Path) 
     pq.write_table(pa.table({"id": ["one"]}), next((tmp_path / "t").glob("*.parquet")))
     readers = (Changes.arrow, Changes.count, lambda changes: list(changes.batches()))
     for read in readers:
-        with pytest.raises(TableDamaged, match="has the column id as string, the table as int64") as info:
+        with pytest.raises(TableDamaged, match=r"column id is string in the file .* and int64 in the table") as info:
             read(table.changes(0))
-        assert info.value.hint == "Rewrite the file with the program that wrote it; its rows are whole."
+        assert info.value.hint == "Rewrite the file with the program that wrote it; its rows are intact."

@@ -140,7 +140,7 @@ def test_the_spec_may_say_what_a_constraint_means():
 
 
 def test_check_online_names_a_constraint_that_cannot_be_evaluated_and_one_that_is_not_there(tmp_path: Path):
-    tail = LogWriter.open(Store(str(tmp_path / "lake/t")), objection=lambda _: None)
+    tail = LogWriter.open(Store(str(tmp_path / "lake/t")), blocker=lambda _: None)
     made = {"delta.generationExpression": "CAST(ts AS DATE)"}
     schema = to_delta(pa.schema([*list(COLUMNS)[:6], pa.field("made", pa.date32(), metadata=made)]))
     tail.create(schema, ("made",), {"delta.constraints.c": "s RLIKE '^a'"}, "id", (), {}, {})

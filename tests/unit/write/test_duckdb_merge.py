@@ -21,7 +21,7 @@ from headrace.delta.actions import File
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.features import rewrite_blocker
 from headrace.delta.log import read_commit
-from headrace.delta.scan import among
+from headrace.delta.scan import files_with_keys
 from headrace.delta.snapshot import active_files, load_state
 from headrace.engine import duck
 from headrace.errors import Conflict, TableChanged, TableRestored, TxnMismatch
@@ -66,7 +66,7 @@ class ByHand(Merged):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are read two rows at a time."""
-    monkeypatch.setattr(rows, "PIECE", 2)
+    monkeypatch.setattr(rows, "CHUNK_ROWS", 2)
 
 
 def merged(merging: MergeRules, batches: Sequence[Sequence[Change]], **more: Any) -> dict[int, tuple[int | None, ...]]:
@@ -203,7 +203,7 @@ def test_bounds_that_cannot_be_read_exclude_no_file(tmp_path: Path, bound: str) 
         values = {"at": datetime(2024, 1, 1, tzinfo=UTC), "day": date(2024, 1, 1), "flag": False}
         keys = pa.table({name: pa.array([values[name]], kinds[name])})
         expected = [] if (name, bound) == ("flag", "true") else [file]
-        assert among([file], keys, schema, ()) == expected
+        assert files_with_keys([file], keys, schema, ()) == expected
 
 
 def test_files_of_another_table_are_left_to_spark(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_column_that_takes_no_null_is_named(tmp_path: Path) -> None:
     strict = SCHEMA.set(SCHEMA.get_field_index("a"), pa.field("a", pa.int64(), nullable=False))
     made = ByHand(tmp_path, BY_SEQUENCE, schema=strict)
     made.batch([Change("put", 1, 1, (1, 1))], 1)
-    with pytest.raises(TableChanged, match="column a takes no NULL"):
+    with pytest.raises(TableChanged, match="column a is NOT NULL"):
         made.batch([Change("put", 1, 2, (None, 2), offset=1)], 2)
     assert made.rows() == {1: (1, 1, 1)}
 
@@ -374,7 +374,7 @@ def test_a_log_that_was_cleaned_past_the_last_look_stops_it_and_is_read_from_its
 
 
 @pytest.mark.parametrize(
-    ("properties", "by_hand"),
+    ("properties", "in_process_bytes"),
     [
         ({}, 0),
         ({"delta.enableDeletionVectors": "true"}, 1_000_000),
@@ -383,9 +383,9 @@ def test_a_log_that_was_cleaned_past_the_last_look_stops_it_and_is_read_from_its
     ],
     ids=["never small", "vectors", "constraint", "append only"],
 )
-def test_some_tables_are_left_to_spark(properties: dict[str, str], by_hand: int, tmp_path: Path) -> None:
+def test_some_tables_are_left_to_spark(properties: dict[str, str], in_process_bytes: int, tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE, properties=properties)
-    made.by_hand = by_hand
+    made.in_process_bytes = in_process_bytes
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 1, 1, (1, 1))], 1)
 
@@ -394,7 +394,7 @@ def test_a_merge_that_touches_much_is_left_to_spark(tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(20_000)], 1)
     made.batch([Change("put", 99_999, 1, (1, 1), offset=20_001)], 2)
-    made.by_hand = max(file.size for file in active_files(made.table, 2).values()) - 1
+    made.in_process_bytes = max(file.size for file in active_files(made.table, 2).values()) - 1
     made.batch([Change("put", 99_999, 2, (2, 2), offset=20_002)], 3)
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 7, 2, (2, 2), offset=20_003)], 4)
@@ -455,4 +455,4 @@ def test_a_merge_that_runs_out_of_memory_names_it_as_the_reason(
     writer = made.open()
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         writer.commit(made.part([Change("put", 1, 2, (2, 2), offset=1)], 2), intent(2))
-    assert writer.merge_choice == MergeChoice(MergeEngine.SPARK, "DuckDB ran out of memory")
+    assert writer.merge.choice == MergeChoice(MergeEngine.SPARK, "DuckDB ran out of memory")

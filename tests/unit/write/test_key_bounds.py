@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.spec.types import parse_type
-from headrace.stage.stager import FileLayout, Stager
+from headrace.stage.layout import FileLayout
+from headrace.stage.stager import Stager
 from headrace.storage.store import Store
-from headrace.write.key_bounds import key_bounds, partition_literals
+from headrace.write.spark_merge import key_bounds, partition_literals
 
 END = "\U0010ffff"
 KINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.delta.log import EPOCH
 from headrace.delta.restores import restored_since
 from headrace.delta.snapshot import load_state
 from headrace.delta.txn import batch_txn
@@ -17,7 +19,10 @@ from headrace.errors import PipelineStopped, TableChanged, TableGone, TableRepla
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter
 from headrace.write.intent import Intent, MergeRules, TableIntent
-from headrace.write.spark_append import SparkAppendWriter
+from headrace.write.leased_writer import LeasedWriter
+from headrace.write.merge_sql import SPARK
+from headrace.write.staged_changes import StagedChanges
+from headrace.write.tombstones import Tombstones
 from model.merging import Change
 from services.changes import Merged
 from services.staging import SCHEMA, intent, opened, staged, table_intent
@@ -25,7 +30,7 @@ from services.staging import SCHEMA, intent, opened, staged, table_intent
 MARK = batch_txn("shop")
 
 
-class Written(SparkAppendWriter):
+class Written(LeasedWriter):
     """Its commits are Spark's but for Spark: of a writer that does not look at what came before."""
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
@@ -33,7 +38,7 @@ class Written(SparkAppendWriter):
     def _write(self, table: TableIntent, intent: Intent) -> None:
         seen = self._known().version
         self.meanwhile()
-        tail = AppendWriter.open(self._store, "shop").tail
+        tail = AppendWriter.open(self._store, "shop").log_writer
         tail.append(table.files, {MARK: intent.batch}, {"read_version": seen})
 
 
@@ -48,7 +53,7 @@ def lake(tmp_path: Path) -> Store:
 
 
 def table(store: Store) -> Written:
-    return Written(None, store, "shop")  # type: ignore[arg-type]
+    return Written(None, store, "shop", store.child("tombstones"), 0)  # type: ignore[arg-type]
 
 
 def part(store: Store, number: int) -> TableIntent:
@@ -143,4 +148,7 @@ def test_a_batch_without_a_key_twice_is_known_as_such(
     made = Merged(None, tmp_path, MergeRules(("id",)))
     said = [Change("put" if key else "truncate", key, offset=at) for at, key in enumerate(keys)]
     files = [file for each in said for file in made.stage([each], each.offset)]  # also over files
-    assert made.open()._distinct([*files, *made.stage([Change("put", 9)], 9)], ("id",)) is distinct
+    part = made.part([Change("put", 9)], 9)
+    tombstones = Tombstones(made.state.child("tombstones"), "shop")
+    changes = StagedChanges(replace(part, files=(*files, *part.files)), made.merging, tombstones, EPOCH)
+    assert changes.sql(SPARK).distinct is distinct

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.compat.builder.config import TIME
-from headrace.delta.schema import held_as, held_field
+from headrace.delta.schema import storable_field, storable_type
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.derived_partitions import check_origin, derive, derived_field
@@ -47,7 +47,7 @@ def _parse_timestamps(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Parse strings in the column `timestamp`, as is done for dictionaries."""
     if TIME not in rows.column_names or (TIME in schema.names and schema.field(TIME).type != TIMESTAMP):
         return rows
-    if pa.types.is_null(rows[TIME].type) or held_as(rows[TIME].type) != pa.string():
+    if pa.types.is_null(rows[TIME].type) or storable_type(rows[TIME].type) != pa.string():
         return rows
     times = as_table([{TIME: text} for text in rows[TIME].to_pylist()], _TIMES)
     return _with(rows, _TIMES.field(0), times[TIME])
@@ -75,7 +75,7 @@ def _with_partition(rows: pa.Table, by: PartitionBy) -> pa.Table:
     column = rows[by.column] if by.column in rows.column_names else pa.nulls(len(rows), item.type)
     if not column.null_count or pa.types.is_null(rows[by.origin].type):
         return _with(rows, item, column)
-    origin = held_field(rows.schema.field(by.origin))
+    origin = storable_field(rows.schema.field(by.origin))
     check_origin(by, pa.schema([origin]))
     values = derive(by, decode_dictionary(rows[by.origin]).cast(origin.type, safe=False))
     return _with(rows, item, pc.coalesce(column, values.cast(item.type)))
