@@ -94,8 +94,10 @@ def scan_version(store: Store, version: int, filtered: Collection[str] = ()) -> 
     """Open the rows of a version. Conditions on the `filtered` columns skip files, except in a scan by delta-rs."""
     table = open_version(store, version)
     schema, protocol = from_delta(table.schema().to_json()), table.protocol()
-    if protocol.min_reader_version == 2 or _SCANNED & set(protocol.reader_features or ()):
-        check_vectors(store, active_files(store, version).values())
+    features = set(protocol.reader_features or ())
+    if protocol.min_reader_version == 2 or _SCANNED & features:
+        if "deletionVectors" in features:
+            check_vectors(store, active_files(store, version).values())
         return Relation(schema, pa.RecordBatchReader.from_stream(_scan(store, table)))
     by = tuple(table.metadata().partition_columns)
     return scan_files(store, active_files(store, version).values(), schema, by, filtered)
