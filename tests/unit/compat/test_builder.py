@@ -375,7 +375,7 @@ def test_a_schema_gets_the_partition_columns_that_are_made(tmp_path: Path) -> No
     assert timed.query().select(["date", "hour"]).execute().records == [{"date": date(2024, 1, 1), "hour": 5}]
     hashed = config(tmp_path / "h", "id").with_partition_strategy("hash")
     assert DeltaLakeConnector(hashed).get_or_create_table(schema).get_metadata().partition_columns == ("id_bucket",)
-    with pytest.raises(UsageError, match="'date' of 'timestamp', which is not a column"):
+    with pytest.raises(UsageError, match="derives 'date' from 'timestamp', which is not a column"):
         DeltaLakeConnector(config(tmp_path / "n", "date")).get_or_create_table(DeltaSchema().with_field("id", "string"))
 
 
