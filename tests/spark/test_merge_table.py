@@ -30,7 +30,7 @@ MARK = "headrace:shop"
 @pytest.fixture(autouse=True)
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """No merge is small enough to be done without Spark."""
-    monkeypatch.setattr(Merged, "by_hand", 0)
+    monkeypatch.setattr(Merged, "in_process_bytes", 0)
 
 
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_who_merges_may_change_with_every_batch(spark: Any, tmp_path: Path) -> N
     """Each finds what the other has committed, and its tombstones."""
     made, changes = Merged(spark, tmp_path, BY_SEQUENCE), log(800, 100, seed=11)
     for number, batch in enumerate(cut([*changes[::-1], *changes[::7]], 5), 1):
-        made.by_hand = number % 2 * 1_000_000
+        made.in_process_bytes = number % 2 * 1_000_000
         made.batch(batch, number)
     in_order = sorted(changes, key=lambda each: each.sequence or 0)
     assert made.rows() == Model(BY_SEQUENCE).take(in_order).table()

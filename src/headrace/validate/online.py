@@ -28,6 +28,7 @@ from headrace.source.base import open_source
 from headrace.spec import Diagnostic, Spec
 from headrace.spec.diagnostics import UnlocatedDiagnostic, locate
 from headrace.spec.yaml_reader import Path
+from headrace.storage.base import AlreadyExists
 from headrace.storage.store import Profile, Store
 from headrace.transform.sql.constraints import constraints_of, names_of
 from headrace.write.spark_append import fillable
@@ -163,9 +164,8 @@ def _storage(spec: Spec) -> Iterator[Diagnostic]:
                 "the object store does not support put-if-absent",
                 "an object store with conditional writes",
             )
-        except HeadraceError as error:
-            if error.name != "AlreadyThere":
-                raise
+        except AlreadyExists:
+            pass
     finally:
         store.delete([probe])
 

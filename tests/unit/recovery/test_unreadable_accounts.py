@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Store:
     writer.commit(table_intent(store, [staged(store, [1])], "a" * 32, create=True), intent(1))
     writer.commit(table_intent(store, [staged(store, [2])], "a" * 32), intent(2))
     opened(store).restore(0)
-    log = AppendWriter.open(store, "shop").tail
+    log = AppendWriter.open(store, "shop").log_writer
     log.append([staged(store, [3])], {TXN: 3}, {"read_version": 1})
     return store
 
