@@ -1,4 +1,4 @@
-"""Headrace streams events from brokers into Delta Lake tables, exactly once, on Spark, and can prove it."""
+"""Headrace streams events from Kafka into Delta Lake tables, exactly once, on Spark."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.plan.plan import Plan
     from headrace.serve.runner import run
     from headrace.spec import Spec
+    from headrace.spec.route_id import RouteId
     from headrace.table import Table
     from headrace.validate.load import load, loads
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeadLetters",
     "Plan",
     "RecordPosition",
+    "RouteId",
     "Selection",
     "Spec",
     "Table",
@@ -38,6 +40,7 @@ _HOMES = {
     "DeadLetters": ("headrace.dead_letters.reader", "DeadLetters"),
     "RecordPosition": ("headrace.dead_letters.reader", "RecordPosition"),
     "Plan": ("headrace.plan.plan", "Plan"),
+    "RouteId": ("headrace.spec.route_id", "RouteId"),
     "Selection": ("headrace.dead_letters.reader", "Selection"),
     "Spec": ("headrace.spec", "Spec"),
     "Table": ("headrace.table", "Table"),
@@ -50,7 +53,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names are fetched when they are first used: importing headrace imports neither Spark nor DuckDB."""
+    """Import public names on first use, so that importing headrace imports neither Spark nor DuckDB."""
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute '{name}'")
     from importlib import import_module
