@@ -36,21 +36,23 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
     try:
         stager.add(file_layout_of(state, store.uri), rows)
         files = stager.finish()
+        log_writer = LogWriter.open(store)
     except BaseException:
         stager.abandon()
         raise
+    receipt = None
     try:
-        receipt = LogWriter.open(store).append(
-            files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=started
-        )
+        receipt = log_writer.append(files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=started)
     except TableReplaced as error:
         raise table_replaced(store) from error
-    except TableChanged as changed:  # proves that nothing was committed; after any other error the commit may exist
-        stager.abandon()
+    except TableChanged as changed:
         raise SchemaMismatch(
             changed.message,
             expected="the columns at the start of the insert",
             actual="other columns",
             hint="Compare the records with the new columns, then insert them again.",
         ) from None
+    finally:
+        if receipt is None and not log_writer.is_uncertain:  # else the commit may exist, and need the files
+            stager.abandon()
     return Inserted(receipt.version, receipt.rows, receipt.files, receipt.bytes)

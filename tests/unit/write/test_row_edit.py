@@ -14,6 +14,7 @@ from headrace import Table
 from headrace.delta.log import LOG
 from headrace.delta.log_writer import LogWriter
 from headrace.errors import StorageUnreachable, TableGone
+from headrace.stage.stager import Stager
 from headrace.storage.local import LocalFolder
 from headrace.write.row_edit import EditAttempt
 
@@ -127,3 +128,31 @@ def test_files_are_kept_if_the_answer_of_the_log_cannot_be_read(table: Table, mo
             table.delete("id = 1")
     monkeypatch.undo()
     assert sorted(row["id"] for row in Table(table.path).query().records()) == [2, 3]
+
+
+def test_files_of_an_insert_are_deleted_if_the_table_is_gone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = Stager.finish
+
+    def finish_then_drop(stager: Stager) -> Any:
+        files = finish(stager)
+        shutil.rmtree(Path(table.path) / LOG)
+        return files
+
+    monkeypatch.setattr(Stager, "finish", finish_then_drop)
+    before = data_files(table)
+    with pytest.raises(TableGone):
+        table.bulk_insert(ROWS)
+    assert data_files(table) == before
+
+
+def test_files_of_an_insert_are_kept_if_the_commit_may_still_appear(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_out(*_: Any) -> str:
+        raise StorageUnreachable("timed out")
+
+    monkeypatch.setattr(LocalFolder, "put_new", time_out)
+    before = data_files(table)
+    with pytest.raises(StorageUnreachable):
+        table.bulk_insert(ROWS)
+    assert len(data_files(table) - before) == 1
