@@ -19,7 +19,7 @@ from bench.cost import Run, least, shown
 from bench.drains import TEN, UNLIKE, behind, by_type
 from bench.peers import spec_text
 from bench.records import KINDS, Events
-from headrace.delta.schema import ENVELOPE, HEADERS
+from headrace.delta.schema import HEADERS, RECORD_SCHEMA
 from headrace.plan.plan import Plan
 from headrace.validate.load import loads
 from services import schemas
@@ -48,13 +48,13 @@ def envelopes(values: list[bytes]) -> pa.Table:
         pa.repeat("bench", count),
         pa.array(np.zeros(count), pa.int32()),
         pa.array(np.arange(count), pa.int64()),
-        pa.repeat(pa.scalar(NOW, ENVELOPE.field("timestamp").type), count),
+        pa.repeat(pa.scalar(NOW, RECORD_SCHEMA.field("timestamp").type), count),
         pa.array(np.zeros(count), pa.int32()),
         pa.nulls(count, pa.binary()),
         pa.array(values, pa.binary()),
         lists,
     ]
-    return pa.table(columns, schema=ENVELOPE)
+    return pa.table(columns, schema=RECORD_SCHEMA)
 
 
 def run_of(events: Events, count: int, kind: str, drain: Mapping[str, Any]) -> Run:

@@ -20,7 +20,7 @@ from contract.poison import plain as of_plain
 from contract.poison import typed as of_typed
 from headrace.decode.decoders import FORMATS
 from headrace.decode.payload_field import is_json_text
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.spec.types import type_name
@@ -122,7 +122,7 @@ def records(goods: list[bytes], placed: Placed) -> pa.Table:
     made = [envelope(offset, value) for offset, value in enumerate(goods)]
     for place, entry in placed.items():
         made[place] |= {"value": entry.value, **entry.record}
-    return pa.Table.from_pylist(made, ENVELOPE)
+    return pa.Table.from_pylist(made, RECORD_SCHEMA)
 
 
 def held(applied: BatchResult, placed: Placed) -> None:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from docs.pages import DOCS, Block, blocks, whole
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.spec import Spec
 from headrace.validate.load import loads
 from services import schemas
@@ -64,7 +64,7 @@ def records_of(name: str) -> pa.Table:
     """The records of a topic."""
     lines = (HERE / f"{name}.jsonl").read_text().splitlines()
     made = [_envelope(offset, json.loads(line)) for offset, line in enumerate(lines)]
-    return pa.Table.from_pylist(made, ENVELOPE)
+    return pa.Table.from_pylist(made, RECORD_SCHEMA)
 
 
 def _envelope(offset: int, record: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import headrace.pipeline.pipeline
 from headrace import run
 from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.dead_letters.replay import replay
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import SourceTopicGone
 from headrace.faults import Abandoned, armed
 from headrace.pipeline import task
@@ -226,7 +226,7 @@ class Desk:
             )
             for offset in range(start, len(self.sent))
         ]
-        return pa.Table.from_pylist(made, ENVELOPE)
+        return pa.Table.from_pylist(made, RECORD_SCHEMA)
 
     def replay(self, selection: Selection | None = None) -> Summary:
         """Without a JVM."""

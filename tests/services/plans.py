@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.plan.accounting import Counts
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
@@ -49,7 +49,7 @@ def envelope(offset: int, value: Any, **more: Any) -> dict[str, Any]:
 def envelopes(values: Iterable[Any], topic: str = "web", **columns: Any) -> pa.Table:
     """Records of one partition, one for each value."""
     made = [envelope(offset, value, topic=topic, **columns) for offset, value in enumerate(values)]
-    return pa.Table.from_pylist(made, ENVELOPE)
+    return pa.Table.from_pylist(made, RECORD_SCHEMA)
 
 
 def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> Plan:

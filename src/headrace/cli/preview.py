@@ -43,7 +43,7 @@ def payloads(file: str, raw: bool) -> Any:
     """Lines of a file, or the whole file, as records."""
     import pyarrow as pa
 
-    from headrace.delta.schema import ENVELOPE
+    from headrace.delta.schema import RECORD_SCHEMA
 
     data = file_content(file)
     values = [data] if raw else [line for line in data.split(b"\n") if line.strip()]
@@ -52,7 +52,7 @@ def payloads(file: str, raw: bool) -> Any:
         {"topic": "preview", "partition": 0, "offset": offset, "timestamp": now, "timestamp_type": 0, "value": value}
         for offset, value in enumerate(values)
     ]
-    return pa.Table.from_pylist(rows, ENVELOPE)
+    return pa.Table.from_pylist(rows, RECORD_SCHEMA)
 
 
 def _print_json(result: Preview) -> None:

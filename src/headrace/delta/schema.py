@@ -148,7 +148,7 @@ def reserved(name: str) -> bool:
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
-ENVELOPE = pa.schema(
+RECORD_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),

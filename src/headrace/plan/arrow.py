@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 
 _LARGE = ("key", "value", "headers")  # of an envelope
 
@@ -17,7 +17,7 @@ _LARGE = ("key", "value", "headers")  # of an envelope
 def as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
     """Exactly the columns of an envelope."""
     table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
-    return table if table.schema == ENVELOPE else table.select(ENVELOPE.names).cast(ENVELOPE)
+    return table if table.schema == RECORD_SCHEMA else table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
 
 
 def values_of(envelopes: pa.Table) -> pa.BinaryArray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.source.base import Bounds, Lag, Offsets, Partition
 from headrace.source.ranges import Range
 from headrace.source.sample_events import events
@@ -68,7 +68,7 @@ class GenerateSource:
             batch(self._options(), part, start, min(start + count, sizes[(topic, part)].latest))
             for (topic, part), start in begin.items()
         ]
-        return pa.Table.from_batches(batches, ENVELOPE).slice(0, count)
+        return pa.Table.from_batches(batches, RECORD_SCHEMA).slice(0, count)
 
     def lag(self, position: Offsets) -> Lag:
         """Events not yet read; made-up events have no age."""
@@ -92,13 +92,13 @@ def batch(options: Mapping[str, str], partition: int, start: int, until: int) ->
         pa.array([TOPIC] * count),
         pa.array([partition] * count, pa.int32()),
         pa.array(range(start, until), pa.int64()),
-        pa.array([each.timestamp for each in made], ENVELOPE.field("timestamp").type),
+        pa.array([each.timestamp for each in made], RECORD_SCHEMA.field("timestamp").type),
         pa.array([0] * count, pa.int32()),
         pa.array([each.key for each in made], pa.binary()),
         pa.array([each.value for each in made], pa.binary()),
         pa.array(
             [[{"key": key, "value": value} for key, value in each.headers] for each in made],
-            ENVELOPE.field("headers").type,
+            RECORD_SCHEMA.field("headers").type,
         ),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=ENVELOPE)
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import BrokerUnreachable
 
 _DEADLINE = 10.0  # seconds without a record
@@ -34,7 +34,7 @@ def peek(
             raise BrokerUnreachable(f"The broker gave no record of {_named(waiting)} within {_DEADLINE:.0f} s.")
         for record in records:
             _take(record, found, waiting, end)
-    return pa.Table.from_pylist(_chosen(found, count, where), ENVELOPE)
+    return pa.Table.from_pylist(_chosen(found, count, where), RECORD_SCHEMA)
 
 
 def oldest(consumer: Consumer, waiting: Mapping[tuple[str, int], int], patience: float = 1.0) -> float | None:

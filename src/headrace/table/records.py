@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headrace.decode.nested import map_items, struct_field
 from headrace.delta.partition_keys import Partition
 from headrace.delta.partition_values import parse_partition_value
-from headrace.delta.schema import ENVELOPE, KEPT, storable_type
+from headrace.delta.schema import KEPT, RECORD_SCHEMA, storable_type
 from headrace.delta.snapshot import TableState
 from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
@@ -60,7 +60,7 @@ def fit_records(
             columns[item.name] = _partition_column(columns.get(item.name), item, partition_values[item.name], len(rows))
         elif item.name in KEPT and item.name not in columns and item.nullable:
             columns[item.name] = pa.nulls(len(rows), item.type)  # metadata of source records, which these are not
-    nobody = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
+    nobody = pa.table([pa.nulls(len(rows), item.type) for item in RECORD_SCHEMA], schema=RECORD_SCHEMA)
     fitted, _, rejects = fit(pa.table(columns), nobody, RouteSchema("", schema, schema, partition_by))
     if rejects.index:
         raise SchemaMismatch(

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.decode.payload_field import payload_field
-from headrace.delta.schema import ENVELOPE as ENVELOPE_SCHEMA
+from headrace.delta.schema import RECORD_SCHEMA as ENVELOPE_SCHEMA
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.spec.secrets import Secret

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.delta.schema import DEAD_LETTERS, ENVELOPE
+from headrace.delta.schema import DEAD_LETTERS, RECORD_SCHEMA
 from headrace.transform.jmespath import dialect
 from headrace.transform.steps import SetStep, Transform
 
@@ -61,8 +61,10 @@ def _expression(name: str, transform: Transform) -> Made:
 
 def records_of_dead_letters(letters: pa.Table) -> pa.Table:
     """The Kafka records of dead letters; their timestamp type is not stored."""
-    unknown = pa.nulls(len(letters), ENVELOPE.field("timestamp_type").type)
-    return pa.table([unknown if n == "timestamp_type" else letters.column(n) for n in ENVELOPE.names], schema=ENVELOPE)
+    unknown = pa.nulls(len(letters), RECORD_SCHEMA.field("timestamp_type").type)
+    return pa.table(
+        [unknown if n == "timestamp_type" else letters.column(n) for n in RECORD_SCHEMA.names], schema=RECORD_SCHEMA
+    )
 
 
 def _query(text: str) -> Made:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.evolution import check_fits, merge_schemas
-from headrace.delta.schema import DEAD_LETTERS, ENVELOPE, SOURCE, from_delta, to_delta
+from headrace.delta.schema import DEAD_LETTERS, RECORD_SCHEMA, SOURCE, from_delta, to_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import TableChanged, TableFeature, UsageError
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, parse_type, type_name, type_names
@@ -68,7 +68,7 @@ def test_a_type_survives_its_name(kind: pa.DataType) -> None:
     assert parse_type(type_name(kind)).equals(kind)
 
 
-@pytest.mark.parametrize("schema", [ENVELOPE, DEAD_LETTERS, pa.schema([SOURCE])])
+@pytest.mark.parametrize("schema", [RECORD_SCHEMA, DEAD_LETTERS, pa.schema([SOURCE])])
 def test_delta_rs_reads_our_schemas(schema: pa.Schema) -> None:
     theirs = json.loads(Schema.from_json(to_delta(schema)).to_json())
     assert theirs == json.loads(to_delta(schema))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import SourceRepartitioned
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.verify_source import ordered_by_offset, verify_source
@@ -94,6 +94,6 @@ def test_a_key_that_moves_to_a_lower_partition(tmp_path: Path, table: dict[str, 
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t", **MERGED}})
     for partition, offset, seq in ((1, 70, 1), (0, 3, 2)):
         record = envelope(offset, b'{"id": 1, "seq": %d}' % seq, topic=desk.topic, partition=partition)
-        ingest(desk.spec, pa.Table.from_pylist([record], ENVELOPE))
+        ingest(desk.spec, pa.Table.from_pylist([record], RECORD_SCHEMA))
         desk.options["table"] |= table
     assert [row["seq"] for row in desk.rows("lake/t")] == [wins]

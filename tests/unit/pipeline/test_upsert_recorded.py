@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from services.debezium import DAYS, RECORDED_FINAL, final, recorded
 from services.desk import THEN, Desk, ingest
 from services.plans import envelope
@@ -40,7 +40,7 @@ def bring(made: Desk, records: Iterable[tuple[int, Record]], size: int) -> None:
         more = {"partition": partition, "key": record["key"].encode(), "timestamp": THEN + timedelta(seconds=at)}
         lying.append(envelope(at, value, topic=made.topic, **more))
     for start in range(0, len(lying), size):
-        ingest(made.spec, pa.Table.from_pylist(lying[start : start + size], ENVELOPE))
+        ingest(made.spec, pa.Table.from_pylist(lying[start : start + size], RECORD_SCHEMA))
 
 
 def table(made: Desk) -> dict[int, tuple[str, int]]:

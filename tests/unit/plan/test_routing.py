@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.plan.routing import routes, split_by_route
 from headrace.reasons import Reason
 from headrace.recovery import rebuild_ledger
@@ -63,7 +63,7 @@ def envelopes(*topics: str, headers: list[list[tuple[str, bytes | None]] | None]
         "value": [b"{}"] * count,
         "headers": given,
     }
-    return pa.table(columns, schema=ENVELOPE)
+    return pa.table(columns, schema=RECORD_SCHEMA)
 
 
 def peeked(*values: str | None) -> tuple[pa.Table, pa.StringArray]:

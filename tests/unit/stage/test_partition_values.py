@@ -26,7 +26,7 @@ from headrace.delta import rows
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import partition_value
 from headrace.delta.rows import ColumnReader, read_rows, row_chunks
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.delta.snapshot import active_files, load_state
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
 from headrace.ledger.known_tables import FullRefresh, KnownTables
@@ -404,7 +404,7 @@ def _paths(uri: str, rows: list[tuple[str | None, ...]]) -> tuple[list[int], lis
     names = [f"p{at}" for at in range(len(rows[0]))]
     table = pa.table({"id": [1] * len(rows), **dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))})
     schema = pa.schema([pa.field("id", pa.int64()), *(pa.field(name, pa.string()) for name in names)])
-    envelopes = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
+    envelopes = pa.table([pa.nulls(len(rows), item.type) for item in RECORD_SCHEMA], schema=RECORD_SCHEMA)
     _, _, rejects = fit(table.cast(schema), envelopes, RouteSchema(uri, schema, schema, tuple(names)))
     assert set(rejects.reason) <= {Reason.BAD_PARTITION}
     root = uri.partition("://")[2].partition("/")[2] or uri

@@ -18,7 +18,7 @@ from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve, infer
 from headrace.decode.payload_field import MessageScope, PayloadField
 from headrace.decode.scalars import UnfitValue
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.queries import Queries
 
@@ -78,7 +78,7 @@ def vectorised(texts: list[str], rows: pa.Table) -> tuple[Queries, list[list[Any
     queries = Queries(rows.schema)
     for text in texts:
         queries.add(text, None)
-    envelopes = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
+    envelopes = pa.table([pa.nulls(len(rows), item.type) for item in RECORD_SCHEMA], schema=RECORD_SCHEMA)
     answers = queries.run(rows, envelopes, NOW)
     return queries, [
         [FAILS if at in failures else value for at, value in enumerate(values.to_pylist())]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.payload_field import payload_field
-from headrace.delta.schema import ENVELOPE, from_delta, to_delta
+from headrace.delta.schema import RECORD_SCHEMA, from_delta, to_delta
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan.plan import Plan
 from headrace.spec import Secret
@@ -41,7 +41,7 @@ def digest(text: str, key: str = KEY) -> str:
 
 
 def applied(table: pa.Table, *steps: Any) -> pa.Table:
-    nothing = pa.Table.from_pylist([dict.fromkeys(ENVELOPE.names)] * len(table), ENVELOPE)
+    nothing = pa.Table.from_pylist([dict.fromkeys(RECORD_SCHEMA.names)] * len(table), RECORD_SCHEMA)
     done = Transform(steps).apply(table, nothing, datetime(2026, 1, 1, tzinfo=UTC))
     assert not done.rejects.index
     assert done.rows.schema == Transform(steps).output(table.schema)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.payload_field import is_json_text, json_field
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
@@ -62,7 +62,7 @@ def envelopes(count: int, headers: Any = ()) -> pa.Table:
         "value": [b"{}"] * count,
         "headers": list(headers) or [[]] * count,
     }
-    return pa.table(columns, schema=ENVELOPE)
+    return pa.table(columns, schema=RECORD_SCHEMA)
 
 
 def apply(table: pa.Table, *steps: Step) -> Transformed:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.delta.schema import ENVELOPE, SOURCE
+from headrace.delta.schema import RECORD_SCHEMA, SOURCE
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
 from headrace.spec.types import parse_type
@@ -58,7 +58,7 @@ class World(DuckWorld):
         said = [event.debezium(lambda key: _spelled(KINDS[self.kind](key))) for event in brought]
         records = [envelope(self.offset + at, value) for at, value in enumerate(said)]
         self.offset += len(records)
-        applied = self.plan.apply(pa.Table.from_pylist(records, ENVELOPE))
+        applied = self.plan.apply(pa.Table.from_pylist(records, RECORD_SCHEMA))
         assert not len(applied.letters)
         self.stage(applied.tables[RouteId()], "_headrace.op = 'delete'")
         sql = Scd2Sql if self.merging.scd2 else MergeSql
