@@ -72,7 +72,8 @@ _NUMBERS: dict[frozenset[str], Structure] = {
 }
 # DuckDB does not tell which integers a double cannot hold (one beyond 64 bits it takes for a double), nor `{}` from a
 # conflict.
-_MISLEADING = r"[:\[,]\s*-?(9\d{15}|\d{17})|\{\s*\}"
+_LARGE_INTEGER = r"[:\[,]\s*-?(9\d{15}|\d{17})"
+_MISLEADING = _LARGE_INTEGER + r"|\{\s*\}"
 
 
 def name_fits(name: str) -> bool:
@@ -221,6 +222,16 @@ def _from_duck(shape: Any) -> Structure:
     return {"type": _SEEN_AS.get(shape, "json")}
 
 
+def may_hold_big_longs(values: pa.BinaryArray) -> np.ndarray:
+    """Which JSON texts may have an integer that a double cannot hold, by its digits: never too few."""
+    return pc.match_substring_regex(values, _LARGE_INTEGER).to_numpy(zero_copy_only=False)
+
+
+def holds_double(structure: Structure) -> bool:
+    """Whether values, at any depth, are doubles."""
+    return _kind(structure) == "double" or any(map(holds_double, _parts(structure)))
+
+
 def merge_all(structures: Iterable[Structure]) -> Structure:
     """All of them as one."""
     return reduce(merge_inferred, structures, {})
@@ -263,11 +274,12 @@ def _whys(structure: Structure) -> list[str]:
 
 def holds_json(structure: Structure) -> bool:
     """Whether values, at any depth, can only be kept as JSON text."""
-    inner = [
-        *structure.get("fields", {}).values(),
-        *(structure[key] for key in ("element", "value") if key in structure),
-    ]
-    return _kind(structure) == "json" or any(map(holds_json, inner))
+    return _kind(structure) == "json" or any(map(holds_json, _parts(structure)))
+
+
+def _parts(structure: Structure) -> list[Structure]:
+    inner = (structure[key] for key in ("element", "value") if key in structure)
+    return [*structure.get("fields", {}).values(), *inner]
 
 
 def text_reasons(structure: Structure) -> dict[str, str]:

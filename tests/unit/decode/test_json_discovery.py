@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.base import Decoded, DecodeLimits
@@ -53,6 +53,7 @@ def looked_at(chunks: list[list[str]]) -> tuple[list[Decoded], list[Decoded]]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(st.one_of(objects, objects, objects, st.sampled_from(BAD)), max_size=8), max_size=4))
+@example([["{}", '{"b": [[0.5]]}', '{"b": [[9223372036854775808]]}']])
 def test_it_finds_what_all_values_show(chunks):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "_SAMPLE", 2)

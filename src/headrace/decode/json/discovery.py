@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.base import Decoded, Decoder, Rejects
-from headrace.decode.inference import Structure, big_longs, certain, evolve, merge_all
+from headrace.decode.inference import Structure, big_longs, certain, evolve, holds_double, may_hold_big_longs, merge_all
 from headrace.reasons import Reason
 
 _SAMPLE = 1_000  # values that the first finding rests on
@@ -54,12 +54,17 @@ class Discovery:
                 return first if len(values) <= _SAMPLE else self._blank(values)
         seen = self._decoder.decode(values)
         doubtful = [at for at, why in zip(seen.rejects.index, seen.rejects.reason, strict=True) if why not in _FINAL]
+        index = seen.index.to_numpy()
+        if holds_double(self._found):
+            # A column of doubles takes an integer beyond 2^53; with both, the column is JSON text.
+            large = may_hold_big_longs(values.take(seen.index))
+            doubtful, index = sorted([*doubtful, *index[large].tolist()]), index[~large]
         again = self._blank(values.take(pa.array(doubtful, pa.int64())))
         # A long that was decoded well may still be one that a double, met later or elsewhere, cannot hold.
         self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
         self._widen(seen, again)
         places = np.array(doubtful, np.int64)
-        index = np.sort(np.concatenate([seen.index.to_numpy(), places[again.index.to_numpy()]]))
+        index = np.sort(np.concatenate([index, places[again.index.to_numpy()]]))
         return Decoded(again.rows, pa.array(index), _settled(seen.rejects, again.rejects, doubtful), self._found)
 
     def _widen(self, *looks: Decoded) -> None:
