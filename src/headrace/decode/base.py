@@ -78,10 +78,10 @@ class Rejects:
 
     def and_then(self, more: Rejects) -> Rejects:
         """With more of them, ascending; of a position that is in both, the first speaks."""
-        made = Rejects()
-        made.join(self)
-        made.join(more)
-        return made.firsts().in_order()
+        rejects = Rejects()
+        rejects.join(self)
+        rejects.join(more)
+        return rejects.firsts().in_order()
 
     def without(self, reason: Reason) -> Rejects:
         """The same, without those of one reason."""

@@ -40,10 +40,10 @@ class TextBytes:
         """Each text's nth byte, from the end where that is negative; 0 where the text is too short."""
         if not len(self.content):
             return np.zeros(len(self.starts) - 1, np.uint8)
-        found: np.ndarray[Any, np.dtype[np.uint8]]
-        found = np.take(self.content, nth + (self.starts[1:] if nth < 0 else self.starts[:-1]), mode="clip")
-        found[self.sizes < (-nth if nth < 0 else nth + 1)] = 0
-        return found
+        column: np.ndarray[Any, np.dtype[np.uint8]]
+        column = np.take(self.content, nth + (self.starts[1:] if nth < 0 else self.starts[:-1]), mode="clip")
+        column[self.sizes < (-nth if nth < 0 else nth + 1)] = 0
+        return column
 
     def first(self) -> Mask:
         """Which texts begin with a brace."""
@@ -67,8 +67,8 @@ class TextBytes:
         """Where a colon follows a quote: positions of the quotes, ascending."""
         # Block by block, which stays in the cache; each sees one byte of the next.
         blocks = range(0, len(self.content), _BLOCK)
-        found = [_key_ends(self.content[begin : begin + _BLOCK + 1]) + begin for begin in blocks]
-        return np.concatenate(found).astype(np.int32) if found else np.zeros(0, np.int32)
+        ends = [_key_ends(self.content[begin : begin + _BLOCK + 1]) + begin for begin in blocks]
+        return np.concatenate(ends).astype(np.int32) if ends else np.zeros(0, np.int32)
 
     def colons(self) -> Numbers:
         """Per text, the colons that may end a key: as many as it has keys, or more, never fewer."""
@@ -90,8 +90,8 @@ def _key_ends(block: np.ndarray[Any, np.dtype[np.uint8]]) -> Numbers:
     even, odd = (block[by : by + (len(block) - by) // 2 * 2].view("<u2") == _KEY_END for by in (0, 1))
     here = even.copy()
     here[: len(odd)] |= odd
-    found = np.flatnonzero(here)
-    ends: Numbers = 2 * found + ~even[found]
+    pairs = np.flatnonzero(here)
+    ends: Numbers = 2 * pairs + ~even[pairs]
     return ends
 
 

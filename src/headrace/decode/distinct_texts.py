@@ -75,6 +75,6 @@ def _by_time(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _fits(kind: pa.DataType, texts: pa.StringArray) -> Mask:
-    made, good = leaf(PayloadNode("leaf", kind), texts)
-    there = bools(made.is_valid())
+    column, good = leaf(PayloadNode("leaf", kind), texts)
+    there = bools(column.is_valid())
     return there if good is None else there & good

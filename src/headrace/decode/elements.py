@@ -91,53 +91,53 @@ class ElementsDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
-        found = self._mended(values) if self._often else self._decode(values)
-        kept = [bools(column.combine_chunks().is_valid()) for column in found.rows.columns[-2:]]
+        decoded = self._mended(values) if self._often else self._decode(values)
+        kept = [bools(column.combine_chunks().is_valid()) for column in decoded.rows.columns[-2:]]
         self._often = _OFTEN * int((kept[0] | kept[1]).sum()) > len(values)
-        texts = self._layout.with_message(found.rows, lambda: self._clean.messages(_texts(values, found.index)))
-        return replace(found, rows=texts)
+        texts = self._layout.with_message(decoded.rows, lambda: self._clean.messages(_texts(values, decoded.index)))
+        return replace(decoded, rows=texts)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """As the decoder inside."""
         return self._clean.peek(values, path)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
-        found = self._clean.decode(values)
+        decoded = self._clean.decode(values)
         rejects, at = Rejects(), list[int]()
-        for position, reason, detail in found.rejects:
+        for position, reason, detail in decoded.rejects:
             if reason in self._mendable:
                 at.append(position)
             else:
                 rejects.add(position, reason, detail)
-        nothing = [pa.nulls(len(found.rows), item.type) for item in list(self._layout.schema)[-2:]]
-        rows = pa.Table.from_arrays([*found.rows.columns, *nothing], schema=self._layout.schema)
-        found = replace(found, rows=rows, rejects=rejects)
+        nothing = [pa.nulls(len(decoded.rows), item.type) for item in list(self._layout.schema)[-2:]]
+        rows = pa.Table.from_arrays([*decoded.rows.columns, *nothing], schema=self._layout.schema)
+        decoded = replace(decoded, rows=rows, rejects=rejects)
         if not at:
-            return found
+            return decoded
         there = np.array(at, np.int64)
-        mended = self._mended(values.take(pa.array(there)))
+        repaired = self._mended(values.take(pa.array(there)))
         refused = Rejects()
-        refused.join(mended.rejects, there)
-        mended = replace(mended, index=pa.array(there[mended.index.to_numpy()]), rejects=refused)
-        return join_rejects([found, mended], self._layout.schema)
+        refused.join(repaired.rejects, there)
+        repaired = replace(repaired, index=pa.array(there[repaired.index.to_numpy()]), rejects=refused)
+        return join_rejects([decoded, repaired], self._layout.schema)
 
     def _mended(self, values: pa.BinaryArray) -> Decoded:
         """Every value in two parts: the record without what is in its list, and the elements of that."""
-        found = self._records.decode(values)
+        decoded = self._records.decode(values)
         name = self._elements.column.name
-        made = self._of_elements(found.rows[name].combine_chunks())
-        index = found.index.to_numpy()
+        lists = self._of_elements(decoded.rows[name].combine_chunks())
+        index = decoded.index.to_numpy()
         rejects = Rejects()
-        rejects.join(found.rejects)
-        rejects.join(made.rejects, index)
-        rows = found.rows.filter(pa.array(made.good))
-        columns = [made.lists if item.name == name else rows[item.name] for item in rows.schema]
-        rows = pa.Table.from_arrays([*columns, made.texts], schema=self._layout.schema)
-        unknown = found.unknown
-        if made.unknown:
-            unknown = merge_inferred(unknown, made.unknown) if unknown else made.unknown
-        index = index[made.good]
-        ignored = Counter(found.ignored) + (self._ignored(values, index) if made.ignored else Counter())
+        rejects.join(decoded.rejects)
+        rejects.join(lists.rejects, index)
+        rows = decoded.rows.filter(pa.array(lists.good))
+        columns = [lists.lists if item.name == name else rows[item.name] for item in rows.schema]
+        rows = pa.Table.from_arrays([*columns, lists.texts], schema=self._layout.schema)
+        unknown = decoded.unknown
+        if lists.unknown:
+            unknown = merge_inferred(unknown, lists.unknown) if unknown else lists.unknown
+        index = index[lists.good]
+        ignored = Counter(decoded.ignored) + (self._ignored(values, index) if lists.ignored else Counter())
         return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
 
     def _of_elements(self, texts: pa.StringArray) -> _Mended:
@@ -146,12 +146,12 @@ class ElementsDecoder:
         pieces = split(texts.take(pa.array(there)).cast(pa.binary()), self._limits)
         owner = there[pieces.owner]
         wrapped = pc.binary_join_element_wise(self._before, pieces.values, self._after, b"")
-        found = self._each.decode(wrapped)
-        rejects = self._refused(texts, there, pieces, found.rejects)
+        decoded = self._each.decode(wrapped)
+        rejects = self._refused(texts, there, pieces, decoded.rejects)
         good = np.ones(len(texts), bool)
         good[rejects.index] = False
-        kept, rows = good[owner], found.rows.filter(pa.array(good[owner[found.index.to_numpy()]]))
-        unknown = found.unknown
+        kept, rows = good[owner], decoded.rows.filter(pa.array(good[owner[decoded.index.to_numpy()]]))
+        unknown = decoded.unknown
         if unknown and not kept.all():
             unknown = self._each.decode(wrapped.filter(pa.array(kept))).unknown
         counts = np.bincount(owner[kept], minlength=len(texts))[good]
@@ -167,22 +167,24 @@ class ElementsDecoder:
             pa.ListArray.from_arrays(offsets, rescued, type=self._layout.schema.field(-1).type, mask=pa.array(~some)),
             rejects,
             self._in_list(unknown) if unknown else None,
-            bool(found.ignored),
+            bool(decoded.ignored),
         )
 
-    def _refused(self, texts: pa.StringArray, there: Numbers, pieces: UnpackedValues, found: Rejects) -> Rejects:
+    def _refused(
+        self, texts: pa.StringArray, there: Numbers, pieces: UnpackedValues, element_rejects: Rejects
+    ) -> Rejects:
         """Rejects of lists: those that are none, and those with a bad element, of which the first is told."""
-        where, made = ".".join(self._elements.column.path), Rejects()
+        where, rejects = ".".join(self._elements.column.path), Rejects()
         for position, reason, detail in pieces.rejects:
             row = int(there[position])
             if reason is Reason.TYPE:
                 detail = f"{where}: expected an array, saw {seen(Parser(self._limits).value(texts[row].as_py()))}"
-            made.add(row, reason, detail)
+            rejects.add(row, reason, detail)
         first = np.searchsorted(pieces.owner, pieces.owner)
-        for position, reason, detail in found:
+        for position, reason, detail in element_rejects:
             nth = f"{where}[{position - first[position]}]"
-            made.add(int(there[pieces.owner[position]]), reason, nth + detail.removeprefix(where))
-        return made.firsts()
+            rejects.add(int(there[pieces.owner[position]]), reason, nth + detail.removeprefix(where))
+        return rejects.firsts()
 
     def _in_list(self, unknown: Structure) -> Structure:
         """What elements lack, as what the record lacks."""

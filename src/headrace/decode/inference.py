@@ -153,8 +153,8 @@ def _stated(item: pa.Field) -> Structure:
 
 def big_longs(columns: Iterable[tuple[str, pa.Array | pa.ChunkedArray]]) -> Structure:
     """The places of integers that a double cannot hold, in columns given by name; `{}` where there are none."""
-    found = {name: part for name, values in columns if (part := _big_longs(values))}
-    return struct(found) if found else {}
+    parts = {name: part for name, values in columns if (part := _big_longs(values))}
+    return struct(parts) if parts else {}
 
 
 def _big_longs(values: pa.Array | pa.ChunkedArray) -> Structure:
@@ -188,11 +188,11 @@ def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
     """The few distinct structures of good values, and which of them each value has."""
     usual, odd, is_odd = _by_shape(values, "ALL")
     codes = usual.dictionary_encode()
-    found = [*map(_of_shape, codes.dictionary.to_pylist()), *odd]
+    structures = [*map(_of_shape, codes.dictionary.to_pylist()), *odd]
     which = np.empty(len(values), np.int64)
     which[~is_odd] = codes.indices.to_numpy()
     which[is_odd] = len(codes.dictionary) + np.arange(len(odd))
-    return found, which
+    return structures, which
 
 
 def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[Structure], np.ndarray]:
@@ -224,7 +224,8 @@ def _from_duck(shape: Any) -> Structure:
 
 def may_hold_big_longs(values: pa.BinaryArray) -> np.ndarray:
     """Which JSON texts may have an integer that a double cannot hold, by its digits: never too few."""
-    return pc.match_substring_regex(values, _LARGE_INTEGER).to_numpy(zero_copy_only=False)
+    large: np.ndarray = pc.match_substring_regex(values, _LARGE_INTEGER).to_numpy(zero_copy_only=False)
+    return large
 
 
 def holds_double(structure: Structure) -> bool:
@@ -314,8 +315,8 @@ def _entry(structure: Structure) -> Structure:
 
 def _wider(one: Structure, two: Structure) -> Structure:
     """What is asked of a known column stands above what its values would be without it."""
-    asked = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
-    return {"type": WIDER, "to": type_name(reduce(common_type, asked))}
+    types = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
+    return {"type": WIDER, "to": type_name(reduce(common_type, types))}
 
 
 def inferred_widening(structure: Structure) -> Structure:
@@ -323,8 +324,8 @@ def inferred_widening(structure: Structure) -> Structure:
     kind = _kind(structure)
     if kind == "struct":
         parts = {name: inferred_widening(item) for name, item in structure["fields"].items()}
-        found = {name: part for name, part in parts.items() if part}
-        return struct(found) if found else {}
+        wider = {name: part for name, part in parts.items() if part}
+        return struct(wider) if wider else {}
     if kind == "list":
         element = inferred_widening(structure["element"])
         return {"type": "list", "element": element} if element else {}
@@ -350,8 +351,8 @@ def certain(structure: Structure) -> Structure:
     kind = _kind(structure)
     if kind == "struct":
         parts = {name: certain(item) for name, item in structure["fields"].items()}
-        found = {name: part for name, part in parts.items() if part}
-        return struct(found) if found and len(parts) <= KEYS else {}
+        fixed = {name: part for name, part in parts.items() if part}
+        return struct(fixed) if fixed and len(parts) <= KEYS else {}
     if kind == "list":
         element = certain(structure["element"])
         return {"type": "list", "element": element} if element else {}
@@ -360,19 +361,19 @@ def certain(structure: Structure) -> Structure:
 
 def inferred_fields(structure: Structure) -> list[pa.Field]:
     """The columns an object's structure asks for; what was only ever null or empty asks for none."""
-    made: dict[str, pa.Field] = {}
+    columns: dict[str, pa.Field] = {}
     for name, item in structure.get("fields", {}).items():
-        if name_fits(name) and name.lower() not in made and (column := _field(name, item)) is not None:
-            made[name.lower()] = column
-    return list(made.values())
+        if name_fits(name) and name.lower() not in columns and (column := _field(name, item)) is not None:
+            columns[name.lower()] = column
+    return list(columns.values())
 
 
 def _field(name: str, structure: Structure) -> pa.Field | None:
     if _kind(structure) == "null":
         return None
-    if (made := arrow_type(structure)) is None:
+    if (kind := arrow_type(structure)) is None:
         return json_field(name)
-    return pa.field(name, made)
+    return pa.field(name, kind)
 
 
 def arrow_type(structure: Structure) -> pa.DataType | None:
@@ -491,10 +492,10 @@ def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
 
 def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
     """What was seen of a column; of one deeper down only the types it asks for: what is new there is beside it."""
-    *way, last = payload_field(item).keys
-    if not way:
+    *parents, last = payload_field(item).keys
+    if not parents:
         return seen.get(last)
-    for key in way:
+    for key in parents:
         seen = seen.get(key, {}).get("fields", {})
     return inferred_widening(seen[last]) if last in seen else None
 

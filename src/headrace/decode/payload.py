@@ -100,7 +100,7 @@ class Elements:
 
 
 def payload_schema_of(
-    payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()
+    payload: pa.Schema, row_path: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()
 ) -> PayloadSchema:
     """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
     fields = payload_fields(payload)
@@ -117,7 +117,7 @@ def payload_schema_of(
     for item in fields:
         if item.rescue or item.message:
             continue
-        node, path = PayloadNode("skip") if item.skipped else node_of(item.to_arrow()), _path(item, way)
+        node, path = PayloadNode("skip") if item.skipped else node_of(item.to_arrow()), _path(item, row_path)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
             rescued = bool(beside) and item.name != exploded and _is_rescued(item, rescue)
@@ -127,7 +127,9 @@ def payload_schema_of(
     schema = pa.schema([*(column.field for column in columns), *(item.to_arrow() for item in beside)])
     elements = next((_elements(column, beside[0]) for column in columns if column.name == exploded), None)
     own_schema = pa.schema(own, payload.metadata)
-    return PayloadSchema(schema, tuple(columns), root, overlaps, own_schema, way, message, rescue, elements, only_list)
+    return PayloadSchema(
+        schema, tuple(columns), root, overlaps, own_schema, row_path, message, rescue, elements, only_list
+    )
 
 
 def _elements(column: PayloadColumn, rescue: PayloadField) -> Elements:
@@ -171,8 +173,8 @@ def _is_rescued(item: PayloadField, rescue: Rescue) -> bool:
     return item.nullable and (rescue == "type" if item.rescued is None else item.rescued)
 
 
-def _path(item: PayloadField, way: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(item.absolute_path.split(".")) if item.absolute_path else (*way, *item.keys)
+def _path(item: PayloadField, row_path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(item.absolute_path.split(".")) if item.absolute_path else (*row_path, *item.keys)
 
 
 def node_of(item: pa.Field) -> PayloadNode:
@@ -207,10 +209,10 @@ def _insert(root: PayloadNode, path: tuple[str, ...], node: PayloadNode) -> bool
         here = here.children.setdefault(key, PayloadNode("object", open=root.open))
         if here.kind != "object" or not pa.types.is_null(here.type):
             return True
-    taken = path[-1] in here.children
+    exists = path[-1] in here.children
     # Where two readers meet, nothing below counts as new: one of them keeps it.
-    here.children[path[-1]] = PayloadNode("skip") if taken else node
-    return taken
+    here.children[path[-1]] = PayloadNode("skip") if exists else node
+    return exists
 
 
 def _refuse_twins(node: PayloadNode, where: str) -> None:

@@ -80,8 +80,8 @@ def _bytes(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Ta
 def _base64(values: pa.BinaryArray) -> pa.Array:
     from headrace.engine import duck
 
-    answer = duck.plan_of_query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
-    return answer["t"].combine_chunks()
+    result = duck.plan_of_query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
+    return result["t"].combine_chunks()
 
 
 def _raw(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:

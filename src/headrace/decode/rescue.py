@@ -53,22 +53,22 @@ class Rescuer:
 
     def read(self, raw: bytes) -> tuple[Row, str | None]:
         """The row of one value and what was rescued of it; Unfit when it is beyond that."""
-        text, value, strangers = self._exact.meet(raw)
+        text, value, new_fields = self._exact.meet(raw)
         row: list[Any] = []
         kept: list[Path] = []
-        for column, (read, given) in zip(self._layout.columns, self._exact.readers(text, value), strict=True):
+        for column, (read, member) in zip(self._layout.columns, self._exact.readers(text, value), strict=True):
             try:
-                row.append(read(given))
+                row.append(read(member))
             except UnfitValue as unfit:
                 if not (column.rescued and unfit.reason in MISFITS):
                     raise
                 row.append(None)
                 kept.append(_place(value, column.path))
-        self._exact.answer(strangers)
-        if self._new_field == "rescue" and strangers:
+        self._exact.answer(new_fields)
+        if self._new_field == "rescue" and new_fields:
             kept += strange_places(self._layout.root, value, ())
-            strangers = tuple(_not_ours(self._layout.root, value, ""))
-        return Row(tuple(row), strangers), rescued(_cut(self._exact.parser, text, outermost(kept)))
+            new_fields = tuple(_not_ours(self._layout.root, value, ""))
+        return Row(tuple(row), new_fields), rescued(_cut(self._exact.parser, text, outermost(kept)))
 
 
 def _place(value: Any, path: Path) -> Path:
@@ -118,13 +118,13 @@ def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
     if not paths:
         return {}
     root = PayloadNode("object")
-    for *way, last in paths:
+    for *parents, last in paths:
         here = root
-        for key in way:
+        for key in parents:
             here = here.children.setdefault(key, PayloadNode("object"))
         here.children[last] = PayloadNode("json")
-    found = Cutter(parser, root).cut(text)
-    return {path: _dug(found, path) for path in paths}
+    cuts = Cutter(parser, root).cut(text)
+    return {path: _dug(cuts, path) for path in paths}
 
 
 def _dug(value: Any, path: Path) -> str:
@@ -171,9 +171,9 @@ class RescuingDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
-        found = self._decode(values)
-        rows = self._layout.with_message(found.rows, lambda: self._inner.messages(_texts(values, found.index)))
-        return replace(found, rows=rows)
+        decoded = self._decode(values)
+        rows = self._layout.with_message(decoded.rows, lambda: self._inner.messages(_texts(values, decoded.index)))
+        return replace(decoded, rows=rows)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
         if self._stencils is None:
@@ -182,11 +182,11 @@ class RescuingDecoder:
         fitting = self._stencils.fit(texts)
         if not fitting:
             return self._one_by_one(values)
-        left = np.ones(len(values), bool)
-        left[np.concatenate([at[each.index] for each in fitting])] = False
+        unread = np.ones(len(values), bool)
+        unread[np.concatenate([at[each.index] for each in fitting])] = False
         parts = [self._taken(each, at) for each in fitting]
-        if left.any():
-            there = np.flatnonzero(left)
+        if unread.any():
+            there = np.flatnonzero(unread)
             rest = self._one_by_one(values.take(pa.array(there)))
             rejects = Rejects()
             rejects.join(rest.rejects, there)
@@ -201,25 +201,27 @@ class RescuingDecoder:
         return Decoded(rows, pa.array(at[fitting.index]), Rejects(), None, ignored)
 
     def _one_by_one(self, values: pa.BinaryArray) -> Decoded:
-        found = self._inner.decode(values)
-        rows, texts, at, rejects = self._mended(values, found.rejects)
-        found, wide = self._noted(found, values, rows, at)
+        decoded = self._inner.decode(values)
+        rows, texts, at, rejects = self._mended(values, decoded.rejects)
+        decoded, wide = self._noted(decoded, values, rows, at)
         if wide:
             for position, detail in wide.items():
                 rejects.add(position, Reason.TOO_WIDE, detail)
             stay = [nth for nth, position in enumerate(at) if position not in wide]
             rows, texts, at = [rows[nth] for nth in stay], [texts[nth] for nth in stay], [at[nth] for nth in stay]
             rejects = rejects.in_order()
-        clean = found.rows.append_column(self._schema.field(-1), pa.nulls(len(found.rows), pa.string()))
+        clean = decoded.rows.append_column(self._schema.field(-1), pa.nulls(len(decoded.rows), pa.string()))
         if not rows:
-            return replace(found, rows=clean, rejects=rejects)
-        columns = [pa.array([row.values[nth] for row in rows], item.type) for nth, item in enumerate(found.rows.schema)]
-        mended = pa.Table.from_arrays([*columns, pa.array(texts, pa.string())], schema=self._schema)
-        index = np.concatenate([found.index.to_numpy(), np.array(at, np.int64)])
+            return replace(decoded, rows=clean, rejects=rejects)
+        columns = [
+            pa.array([row.values[nth] for row in rows], item.type) for nth, item in enumerate(decoded.rows.schema)
+        ]
+        repaired = pa.Table.from_arrays([*columns, pa.array(texts, pa.string())], schema=self._schema)
+        index = np.concatenate([decoded.index.to_numpy(), np.array(at, np.int64)])
         order = np.argsort(index, kind="stable")
         return replace(
-            found,
-            rows=pa.concat_tables([clean, mended]).take(pa.array(order)),
+            decoded,
+            rows=pa.concat_tables([clean, repaired]).take(pa.array(order)),
             index=pa.array(index[order]),
             rejects=rejects,
         )
@@ -247,20 +249,20 @@ class RescuingDecoder:
         return rows, texts, at, rejects
 
     def _noted(
-        self, found: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]
+        self, decoded: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]
     ) -> tuple[Decoded, dict[int, str]]:
         """The new fields of mended rows, where the contract asks for them otherwise; and which rows have too many."""
-        strange = [position for row, position in zip(rows, at, strict=True) if row.strangers]
-        if self._new_field == "evolve" and strange:
-            more, wide = self._inner.unknown(_texts(values, pa.array(strange)))
-            unknown = merge_inferred(found.unknown, more) if found.unknown and more else more or found.unknown
-            return replace(found, unknown=unknown), {strange[nth]: detail for nth, detail in wide.items()}
-        if self._new_field in ("ignore", "rescue") and strange:
-            names = Counter(found.ignored)
+        with_new = [position for row, position in zip(rows, at, strict=True) if row.strangers]
+        if self._new_field == "evolve" and with_new:
+            more, wide = self._inner.unknown(_texts(values, pa.array(with_new)))
+            unknown = merge_inferred(decoded.unknown, more) if decoded.unknown and more else more or decoded.unknown
+            return replace(decoded, unknown=unknown), {with_new[nth]: detail for nth, detail in wide.items()}
+        if self._new_field in ("ignore", "rescue") and with_new:
+            names = Counter(decoded.ignored)
             for row in rows:
                 names.update(row.strangers)
-            return replace(found, ignored=few(names)), {}
-        return found, {}
+            return replace(decoded, ignored=few(names)), {}
+        return decoded, {}
 
 
 def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:

@@ -102,30 +102,30 @@ def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
         return _text_reader(kind, _days, Reason.TIMESTAMP, "a date YYYY-MM-DD")
     if node.unit in ("s", "ms", "us", "ns"):
         return _epoch_reader(kind, node.unit)
-    wanted = "a date and time without zone" if kind.tz is None else "a date and time with zone (RFC 3339)"
-    return _text_reader(kind, _moment_reader(kind, node.unit), Reason.TIMESTAMP, wanted)
+    expected = "a date and time without zone" if kind.tz is None else "a date and time with zone (RFC 3339)"
+    return _text_reader(kind, _moment_reader(kind, node.unit), Reason.TIMESTAMP, expected)
 
 
 def _misfit(kind: pa.DataType, value: object) -> UnfitValue:
     return UnfitValue(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
 
 
-def _time_misfit(kind: pa.DataType, wanted: str, value: object) -> UnfitValue:
+def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
     """The same for times, which a bare number does not tell: 1700000000 may be seconds or milliseconds."""
     if isinstance(value, bool) or not isinstance(value, int):
         return _misfit(kind, value)
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     advice = " (for numbers, declare the column's unit: s, ms, us or ns)" if zoned else ""
-    return UnfitValue(Reason.TYPE, f"expected {wanted}, saw {seen(value)}{advice}")
+    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {seen(value)}{advice}")
 
 
 def _overflow(kind: pa.DataType, value: object) -> UnfitValue:
     return UnfitValue(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
 
 
-def _plain(wanted: type, kind: pa.DataType) -> Callable[[Any], Any]:
+def _plain(expected: type, kind: pa.DataType) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if type(value) is not wanted:
+        if type(value) is not expected:
             raise _misfit(kind, value)
         return value
 
@@ -176,26 +176,26 @@ def _decimal_reader(kind: pa.DataType) -> Callable[[Any], Decimal]:
     return read
 
 
-def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, wanted: str) -> Callable[[Any], Any]:
+def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, expected: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not str:
-            raise _time_misfit(kind, wanted, value) if reason is Reason.TIMESTAMP else _misfit(kind, value)
+            raise _time_misfit(kind, expected, value) if reason is Reason.TIMESTAMP else _misfit(kind, value)
         try:
             return parse(value)
         except ValueError:
-            raise UnfitValue(reason, f"expected {wanted}, saw {seen(value)}") from None
+            raise UnfitValue(reason, f"expected {expected}, saw {seen(value)}") from None
 
     return read
 
 
 def _from_base64(text: str) -> bytes:
     try:
-        made = base64.b64decode(text, validate=True)
+        content = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError from error
-    if base64.b64encode(made).decode() != text:
+    if base64.b64encode(content).decode() != text:
         raise ValueError
-    return made
+    return content
 
 
 def _days(text: str) -> int:
@@ -211,10 +211,10 @@ def _moment_reader(kind: pa.DataType, unit: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if unit == "date" and _DATE.fullmatch(text):
             return _days(text) * _DAY
-        found = _RFC_3339.fullmatch(text)
-        if found is None:
+        match = _RFC_3339.fullmatch(text)
+        if match is None:
             raise ValueError
-        day, hour, minute, second, fraction, zulu, sign, ahead, ahead_minutes = found.groups()
+        day, hour, minute, second, fraction, zulu, sign, ahead, ahead_minutes = match.groups()
         zoned = zulu or sign
         if (zone_needed and not zoned) or (zone_refused and zoned):
             raise ValueError
@@ -287,8 +287,8 @@ def proven(node: PayloadNode, column: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return _proven_base64(column)
     if pa.types.is_date(kind):
-        made = _at_once(kind, column, "")
-        return _proven_times(kind, column, "", "") if made is None else made
+        values = _at_once(kind, column, "")
+        return _proven_times(kind, column, "", "") if values is None else values
     if pa.types.is_timestamp(kind):
         return _proven_moments(node, column)
     return column
@@ -314,8 +314,8 @@ def _proven_moments(node: PayloadNode, column: pa.Array) -> pa.Array:
     kind = node.type
     if node.unit in ("s", "ms", "us", "ns"):
         return _proven_epochs(kind, column, node.unit)
-    if (made := _at_once(kind, column, _clock("T", _ZONE if kind.tz else ""))) is not None:
-        return made
+    if (values := _at_once(kind, column, _clock("T", _ZONE if kind.tz else ""))) is not None:
+        return values
     column = _cut_to_micros(column)
     if kind.tz is None:
         moments = _proven_times(kind, column, "T", "")

@@ -45,20 +45,20 @@ def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
     kind: Any = column.type
-    found: np.ndarray
+    sizes: np.ndarray
     if pa.types.is_dictionary(kind):
-        found = row_bytes(column.dictionary)[pc.fill_null(column.indices, 0).to_numpy()]
-        return found
+        sizes = row_bytes(column.dictionary)[pc.fill_null(column.indices, 0).to_numpy()]
+        return sizes
     if pa.types.is_struct(kind):
         return sum(map(row_bytes, column.flatten()), np.zeros(len(column), np.int64))
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         # The sizes of all elements summed up: between two offsets lie those of one list.
         sums = np.concatenate([[0], np.cumsum(row_bytes(column.values))])
-        found = np.diff(sums[column.offsets.to_numpy()]) + 4
-        return found
+        sizes = np.diff(sums[column.offsets.to_numpy()]) + 4
+        return sizes
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        found = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64) + 4
-        return found
+        sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64) + 4
+        return sizes
     return np.full(len(column), 0 if pa.types.is_null(kind) else -(-kind.bit_width // 8), np.int64)
 
 

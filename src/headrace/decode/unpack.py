@@ -50,12 +50,12 @@ class UnpackingDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         pieces = self._prepare(values, self._limits)
-        found = self._inner.decode(pieces.values)
-        rejects = _of_owners(pieces, found.rejects)
-        index = pieces.owner[found.index.to_numpy()]
+        decoded = self._inner.decode(pieces.values)
+        rejects = _of_owners(pieces, decoded.rejects)
+        index = pieces.owner[decoded.index.to_numpy()]
         bad = np.isin(index, np.array(rejects.index, np.int64))
-        rows = found.rows.filter(pa.array(~bad)) if bad.any() else found.rows
-        return replace(found, rows=rows, index=pa.array(index[~bad]), rejects=rejects)
+        rows = decoded.rows.filter(pa.array(~bad)) if bad.any() else decoded.rows
+        return replace(decoded, rows=rows, index=pa.array(index[~bad]), rejects=rejects)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a path of each value (of its last piece, where there are many)."""
@@ -75,15 +75,15 @@ class UnpackingDecoder:
         return spread(texts, pieces.owner, count), _of_owners(pieces, rejects)
 
 
-def _of_owners(pieces: UnpackedValues, found: Rejects) -> Rejects:
+def _of_owners(pieces: UnpackedValues, inner: Rejects) -> Rejects:
     """Rejects of pieces as rejects of the values they are of: the first of each."""
     first = {owner: at for at, owner in reversed(list(enumerate(pieces.owner.tolist())))} if pieces.word else {}
-    rejects, met = pieces.rejects, set(pieces.rejects.index)
-    for index, reason, detail in found:
+    rejects, rejected = pieces.rejects, set(pieces.rejects.index)
+    for index, reason, detail in inner:
         owner = int(pieces.owner[index])
-        if owner in met:
+        if owner in rejected:
             continue
-        met.add(owner)
+        rejected.add(owner)
         where = f"{pieces.word} {index - first[owner] + 1}: " if pieces.word else ""
         rejects.add(owner, reason, where + detail)
     return rejects.in_order()
@@ -97,15 +97,15 @@ def unpacking(codec: str) -> Prepare:
 
     def unpack(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
         packed, at, rejects = sized(values, limits)
-        made: list[bytes] = []
+        pieces: list[bytes] = []
         kept: list[int] = []
         for position, raw in zip(at.tolist(), packed.to_pylist(), strict=True):
             try:
-                made.append(_unpacked(codec, raw, limits))
+                pieces.append(_unpacked(codec, raw, limits))
                 kept.append(position)
             except _Refused as refused:
                 rejects.add(position, refused.reason, str(refused))
-        return UnpackedValues(pa.array(made, pa.binary()), np.array(kept, np.int64), rejects)
+        return UnpackedValues(pa.array(pieces, pa.binary()), np.array(kept, np.int64), rejects)
 
     return unpack
 
@@ -119,7 +119,7 @@ class _Refused(Exception):
 def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
     most = min(limits.record_bytes, max(SMALL, RATIO * len(raw)))
     try:
-        made = (
+        content = (
             _gunzip(raw, most)
             if codec == "gzip"
             else unsnap(raw, most)
@@ -128,8 +128,8 @@ def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
         )
     except (OSError, zlib.error, ValueError) as error:
         raise _Refused(Reason.MALFORMED, f"not {codec}: {str(error) or type(error).__name__}") from None
-    if len(made) <= most:
-        return made
+    if len(content) <= most:
+        return content
     if most == limits.record_bytes:
         raise _Refused(Reason.TOO_BIG, f"unpacked more than {most} bytes, the limit is {limits.record_bytes}")
     raise _Refused(Reason.RATIO, f"{len(raw)} bytes unpack to more than {RATIO} times as many")
@@ -137,16 +137,16 @@ def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
 
 def _gunzip(raw: bytes, most: int) -> bytes:
     """All members of a gzip value, and nothing after them."""
-    made = b""
+    content = b""
     while raw:
         reader = zlib.decompressobj(wbits=31)
-        made += reader.decompress(raw, most + 1 - len(made))
-        if len(made) > most:
-            return made
+        content += reader.decompress(raw, most + 1 - len(content))
+        if len(content) > most:
+            return content
         if not reader.eof:
             raise ValueError("it ends early")
         raw = reader.unused_data
-    return made
+    return content
 
 
 def unsnap(raw: bytes, most: int) -> bytes:

@@ -40,11 +40,11 @@ def widened_types(
     columns = [item for item in payload if item.name not in fixed and _is_read(item) and _may_widen(item)]
     if not columns:
         return None
-    asked = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
-    if not asked:
+    requests = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
+    if not requests:
         return None
-    fitting = decode(evolve(payload, merge_all(asks for asks, _ in asked)), new_field, values)
-    helped = [asks for asks, positions in asked if not np.isin(positions, fitting.rejects.index).all()]
+    fitting = decode(evolve(payload, merge_all(asks for asks, _ in requests)), new_field, values)
+    helped = [asks for asks, positions in requests if not np.isin(positions, fitting.rejects.index).all()]
     return merge_all([*helped, fitting.unknown or {}]) if helped else None
 
 
@@ -52,14 +52,14 @@ def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Num
     """What is asked for, and the positions of the values that ask for it; those that ask for nothing are left out."""
     if not len(texts.index):
         return []
-    told = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
-    kinds, which = np.unique(np.column_stack([codes for _, codes in told]), axis=0, return_inverse=True)
+    requests = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
+    kinds, which = np.unique(np.column_stack([codes for _, codes in requests]), axis=0, return_inverse=True)
     positions, which = texts.index.to_numpy(), which.reshape(-1)
-    found = [
-        (merge_all(asks[code] for (asks, _), code in zip(told, kind, strict=True)), positions[which == nth])
+    groups = [
+        (merge_all(asks[code] for (asks, _), code in zip(requests, kind, strict=True)), positions[which == nth])
         for nth, kind in enumerate(kinds.tolist())
     ]
-    return [(asks, at) for asks, at in found if asks]
+    return [(asks, at) for asks, at in groups if asks]
 
 
 def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
@@ -81,8 +81,8 @@ def _asks(item: pa.Field, value: Any) -> Structure | None:
         return None
     if pa.types.is_struct(kind):
         inner = {each.name: _asks(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
-        found = {name: asks for name, asks in inner.items() if asks is not None}
-        return struct(found) if found else None
+        fields = {name: asks for name, asks in inner.items() if asks is not None}
+        return struct(fields) if fields else None
     if pa.types.is_list(kind):
         element = _together(kind.value_field, value if isinstance(value, list) else [])
         return element and {"type": "list", "element": element}

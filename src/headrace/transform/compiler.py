@@ -38,13 +38,13 @@ def compiled(instructions: Iterable[tuple[str, str, str | Form]], payload: pa.Sc
         "where": builder.where,
         "drop": builder.drop,
         "rename": builder.rename,
-        **{f"query {answer}": partial(builder.query, on_null=answer) for answer in ON_NULL},
+        **{f"query {on_null}": partial(builder.query, on_null=on_null) for on_null in ON_NULL},
     }
-    for verb, name, given in instructions:
-        if isinstance(given, str):
-            verbs[verb](name, given)
+    for verb, name, argument in instructions:
+        if isinstance(argument, str):
+            verbs[verb](name, argument)
         else:
-            builder.mask(name, given)
+            builder.mask(name, argument)
     return builder.program()
 
 
@@ -121,9 +121,9 @@ class _Builder:
 
     def _copied(self, expression: _Expression) -> str | None:
         """The input's column that the expression is, when all of its values may stay as they are."""
-        given = {*self.read.values(), *self.envelope}
+        names = {*self.read.values(), *self.envelope}
         for item in self.known:
-            if item.name in given and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
+            if item.name in names and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
                 return None if result_types.sound("v", item.type) else item.name
         return None
 
@@ -141,13 +141,15 @@ class _Builder:
         if query.empty:
             self._without(target, before, on_null)
             return
-        made = ColumnSource(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
+        source = ColumnSource(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
         self.known.append(pa.field(f"j{nth}", query.field.type))
         kept = on_null == "keep" and not dialect.never_null(text)
         if path or (kept and before is not None and not pa.types.is_null(before.field.type)):
-            self._put(target, before, made, on_null if kept or on_null != "keep" else "null")
+            self._put(target, before, source, on_null if kept or on_null != "keep" else "null")
             return
-        self.columns[root.lower()] = replace(made, field=made.field.with_name(before.field.name if before else root))
+        self.columns[root.lower()] = replace(
+            source, field=source.field.with_name(before.field.name if before else root)
+        )
 
     def _without(self, target: str, before: ColumnSource | None, on_null: str) -> None:
         """A result that is null in every record."""
@@ -162,13 +164,13 @@ class _Builder:
         else:
             self.columns[root.lower()] = ColumnSource(before.field, None, None, True, loose=before.loose)
 
-    def _put(self, target: str, before: ColumnSource | None, made: ColumnSource, on_null: str) -> None:
+    def _put(self, target: str, before: ColumnSource | None, source: ColumnSource, on_null: str) -> None:
         """A result into a column that is there, or deep inside of one."""
         root, *path = target.split(".")
         name = before.field.name if before else root
         have = PlacedResult(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else NOTHING
-        result = f"{ROW}.{self._reads(made)}" if made.column else "NULL"
-        put = place_results(have, path, PlacedResult(result, made.field.type), on_null, target)
+        result = f"{ROW}.{self._reads(source)}" if source.column else "NULL"
+        put = place_results(have, path, PlacedResult(result, source.field.type), on_null, target)
         if pa.types.is_null(put.type):
             return
         column = self._check(_Expression(f"jmespath {target}", put.sql, put.type, False))
@@ -249,12 +251,12 @@ class _Builder:
 
         try:
             sql = bind_parameters(text, bind, CLOCK)
-            given = self._typed(sql)
+            kind = self._typed(sql)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
-            raise UsageError(f"{label}: '{text}' does not fit the columns: {said}.") from error
+            problem = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
+            raise UsageError(f"{label}: '{text}' does not fit the columns: {problem}.") from error
         loose = any(self._is_loose(name) for name in names)
-        return _Expression(label, sql, result_types.storable(given, f"{label}: '{text}'", widest=loose), loose)
+        return _Expression(label, sql, result_types.storable(kind, f"{label}: '{text}'", widest=loose), loose)
 
     def _bind(self, name: str) -> str | None:
         """The SQL column of a name: what a step made, then the envelope, then the payload."""

@@ -35,13 +35,13 @@ class DeadLetterColumns:
 
     def add(self, letters: pa.Table, now: datetime) -> pa.Table:
         """The letters with these columns behind their own."""
-        for made, make in self._made:
-            letters = letters.append_column(made, make(letters, now).cast(made.type))
+        for column, make in self._made:
+            letters = letters.append_column(column, make(letters, now).cast(column.type))
         return letters
 
-    def _add(self, made: pa.Field, make: Made) -> None:
-        self._made.append((made, make))
-        self.schema = self.schema.append(made)
+    def _add(self, column: pa.Field, make: Made) -> None:
+        self._made.append((column, make))
+        self.schema = self.schema.append(column)
 
     def _add_sql(self, name: str, text: str) -> None:
         transform = Transform([SetStep({name: text})])
@@ -98,8 +98,8 @@ def _letters(letters: pa.Table, text: str) -> Iterator[dict[str, Any]]:
     values = letters.column("value") if any(name in text for name in _BYTES) else None
     for nth, letter in enumerate(plain):
         micros = (letter.pop("rejected_at") - _EPOCH) // timedelta(microseconds=1)
-        told = dict.fromkeys(_BYTES) if values is None else _bytes(values[nth].as_py(), letter["step"])
-        yield {**letter, **told, "error": letter["detail"], "timestamp": micros}
+        payload = dict.fromkeys(_BYTES) if values is None else _bytes(values[nth].as_py(), letter["step"])
+        yield {**letter, **payload, "error": letter["detail"], "timestamp": micros}
 
 
 def _bytes(value: bytes | None, step: str) -> dict[str, str | None]:

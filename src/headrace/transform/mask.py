@@ -58,15 +58,15 @@ Blocks = Callable[[Secret], tuple[str, str]]  # the columns that hold a key's pa
 def pads(key: Secret) -> tuple[bytes, bytes]:
     """The pads that HMAC puts before what it hashes, inner and outer; UsageError when there is no such key."""
     try:
-        given = key.reveal().encode()
+        secret = key.reveal().encode()
     except BadReference as lost:
         raise UsageError(lost.message, hint=lost.hint) from None
-    if len(given) < SHORTEST:
+    if len(secret) < SHORTEST:
         raise UsageError(
-            f"The key of a mask, {key.reference}, has {len(given)} bytes.",
+            f"The key of a mask, {key.reference}, has {len(secret)} bytes.",
             hint=f"Give it {SHORTEST} random bytes or more: who guesses a key can test every value against the hashes.",
         )
-    block = (hashlib.sha256(given).digest() if len(given) > _BLOCK else given).ljust(_BLOCK, b"\0")
+    block = (hashlib.sha256(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
     return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
 
 
@@ -97,14 +97,14 @@ def _covered(sql: str, item: pa.Field, form: Form, blocks: Blocks) -> tuple[str,
         case NullMask():
             return f"CAST(NULL AS {sql_type(item.type)})", item.with_nullable(True)
         case RedactMask(text):
-            made = f"CASE WHEN {sql} IS NOT NULL THEN {literal(text)} END"
+            masked_sql = f"CASE WHEN {sql} IS NOT NULL THEN {literal(text)} END"
         case KeepMask(first, last):
-            made = _kept(_text(sql, item), first, last)
+            masked_sql = _kept(_text(sql, item), first, last)
         case HashMask(key):
             inner, outer = blocks(key)
-            made = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
+            masked_sql = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
     masked_type = payload_field(item).masked_type or _said(item)
-    return made, PayloadField(item.name, pa.string(), item.nullable, masked_type=masked_type).to_arrow()
+    return masked_sql, PayloadField(item.name, pa.string(), item.nullable, masked_type=masked_type).to_arrow()
 
 
 def _kept(text: str, first: int, last: int) -> str:

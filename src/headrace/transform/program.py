@@ -96,8 +96,8 @@ class Program:
 
     def statement(self, micros: int) -> str:
         """The whole program as one statement, for a batch's clock."""
-        wanted = ", ".join((EVENT.name, *(item.name for item in self.made)))
-        return select_sql(wanted, f"({_stacked(self.levels, micros)})")
+        columns = ", ".join((EVENT.name, *(item.name for item in self.made)))
+        return select_sql(columns, f"({_stacked(self.levels, micros)})")
 
     def explanation(self, check: Check, micros: int) -> str:
         """One expression alone, without TRY: it fails aloud, or shows the value that cannot be stored."""

@@ -99,8 +99,8 @@ class Transform:
     def __post_init__(self) -> None:
         self.steps = tuple(self.steps)
         for label, text, judge in _texts(self.steps):
-            if found := judge(text):
-                raise UsageError(f"{label}: {found[0]}.")
+            if problems := judge(text):
+                raise UsageError(f"{label}: {problems[0]}.")
 
     def inputs(self) -> frozenset[str]:
         """The payload names that SQL reads; JMESPath reads the message."""
@@ -160,16 +160,16 @@ def evaluate_expression(
     expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
 ) -> tuple[pa.StringArray, Rejects]:
     """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
-    if found := expressions.check_sql(expression):
-        raise UsageError(f"{found[0]}.")
+    if problems := expressions.check_sql(expression):
+        raise UsageError(f"{problems[0]}.")
     as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
     try:
-        made = Transform([SetStep({"route": as_text})]).apply(rows, envelopes, now)
+        result = Transform([SetStep({"route": as_text})]).apply(rows, envelopes, now)
     except UsageError as error:
         raise UsageError(error.message.replace(f"set route: '{as_text}'", f"'{expression}'"), hint=error.hint) from None
     values = np.full(len(rows), None, object)
-    values[made.index.to_numpy()] = made.rows["route"].to_numpy(zero_copy_only=False)
-    return pa.array(values, pa.string()), made.rejects
+    values[result.index.to_numpy()] = result.rows["route"].to_numpy(zero_copy_only=False)
+    return pa.array(values, pa.string()), result.rejects
 
 
 class _Pass:
@@ -190,14 +190,14 @@ class _Pass:
     def run(self) -> Transformed:
         if not self.program.checks or not len(self.rows):
             return Transformed(self._assembled(None), _positions(len(self.rows)), _positions(0), Rejects())
-        made, broken = None, dict[int, str]()
+        result, broken = None, dict[int, str]()
         events = np.zeros(len(self.rows), np.int32)
         if self.program.levels:
-            made, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
-            events = made["event"].to_numpy()
+            result, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
+            events = result["event"].to_numpy()
         events, broken = self._with_failures(events, broken)
         rejects = self._rejects(events, broken)
-        rows, index = self._assembled(made), _positions(len(self.rows))
+        rows, index = self._assembled(result), _positions(len(self.rows))
         if events.any():
             index = _at(events == 0)
             rows = rows.take(index)
@@ -214,20 +214,20 @@ class _Pass:
                     broken[position] = f"{label}: {why}"
         return events, broken
 
-    def _assembled(self, made: pa.Table | None) -> pa.Table:
-        columns = [self._column(source, made) for source in self.program.output]
+    def _assembled(self, result: pa.Table | None) -> pa.Table:
+        columns = [self._column(source, result) for source in self.program.output]
         return pa.Table.from_arrays(columns, schema=self.program.schema)
 
-    def _column(self, source: ColumnSource, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
+    def _column(self, source: ColumnSource, result: pa.Table | None) -> pa.ChunkedArray | pa.Array:
         if source.origin is not None:
             return self.rows.column(source.origin)
         if source.copied:
             return plain_array(self.input.column(source.column))
         if source.queried:
             return self.results[str(source.column)]
-        if source.column is None or made is None:
+        if source.column is None or result is None:
             return pa.nulls(len(self.rows), source.field.type)
-        column = made[source.column]
+        column = result[source.column]
         return column if column.type == source.field.type else column.cast(source.field.type)
 
     def _rejects(self, events: np.ndarray, broken: Mapping[int, str]) -> Rejects:
@@ -235,8 +235,8 @@ class _Pass:
         details = []
         for nth, position in enumerate(index):
             check = self.program.checks[int(events[position]) - 1]
-            said = self._explained(check, position) if nth < EXPLAINED and position not in broken else _UNTOLD
-            details.append(broken.get(position, f"{check.label}: {said}")[:_LONGEST_DETAIL])
+            detail = self._explained(check, position) if nth < EXPLAINED and position not in broken else _UNTOLD
+            details.append(broken.get(position, f"{check.label}: {detail}")[:_LONGEST_DETAIL])
         return Rejects(index, [Reason.TRANSFORM] * len(index), details)
 
     def _explained(self, check: Check, position: int) -> str:
@@ -279,10 +279,10 @@ def _bytes(table: pa.Table) -> int:
 
 def _shortened(error: Exception) -> str:
     """DuckDB's first line without its class, its advice and our names for columns."""
-    said = str(error).splitlines()[0].split("Error: ", 1)[-1]
+    message = str(error).splitlines()[0].split("Error: ", 1)[-1]
     for rest in (" Use TRY", " when casting from source column", " Try to"):
-        said = said.split(rest, 1)[0]
-    return said.strip()[:300]
+        message = message.split(rest, 1)[0]
+    return message.strip()[:300]
 
 
 def _positions(count: int) -> pa.Int64Array:
@@ -339,21 +339,21 @@ def _overwritten(step: JmespathStep) -> Iterator[str]:
 
 def _inputs(steps: Sequence[Step]) -> Iterator[str]:
     """Names read, traced back through renames; what an earlier step made is no input."""
-    made: set[str] = set()
+    targets: set[str] = set()
     origin: dict[str, str] = {}
     for verb, name, text in _worded(steps):
         if verb in ("set", "where"):
             for read in expressions.columns_in(text):
-                if read.lower() not in made and read.lower() not in ENVELOPE:
+                if read.lower() not in targets and read.lower() not in ENVELOPE:
                     yield origin.get(read.lower(), read)
         if verb == "set" or (verb.startswith("query") and not always_null(text)):
-            made.add(name.split(".")[0].lower() if verb != "set" else name.lower())
+            targets.add(name.split(".")[0].lower() if verb != "set" else name.lower())
         if verb == "rename":
             origin[text.lower()] = origin.get(name.lower(), name)
-            if name.lower() in made:
-                made.add(text.lower())
+            if name.lower() in targets:
+                targets.add(text.lower())
         if verb in ("rename", "drop"):
-            made.discard(name.lower())
+            targets.discard(name.lower())
 
 
 def _moved(step: Step, name: str) -> str | None:

@@ -50,12 +50,12 @@ class AvroColumns:
 
     def read(self, kind: Type) -> pa.Array:
         """One value of every record; whoever has bytes left is wrong."""
-        made = self.value(kind, self.all, "")
-        left = np.flatnonzero((self.all.pos < self.all.end) & ~self.bad)
-        for at in left.tolist():
+        values = self.value(kind, self.all, "")
+        unread = np.flatnonzero((self.all.pos < self.all.end) & ~self.bad)
+        for at in unread.tolist():
             rest = self.all.end[at] - self.all.pos[at]
             self._refuse(self.all.row[at : at + 1], Reason.TRAILING_DATA, f"{rest} bytes follow the value")
-        return made
+        return values
 
     def _view(self, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Numbers of a kind at every byte."""
@@ -90,11 +90,11 @@ class AvroColumns:
         return pa.nulls(len(cursor))
 
     def _boolean(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        found = self.data[cursor.pos]
+        tags = self.data[cursor.pos]
         self._moved(cursor, 1, where)
-        if (found > 1).any():
-            self._stop(cursor, found > 1, Reason.MALFORMED, "a boolean is 0 or 1", where)
-        return pa.array(found == 1)
+        if (tags > 1).any():
+            self._stop(cursor, tags > 1, Reason.MALFORMED, "a boolean is 0 or 1", where)
+        return pa.array(tags == 1)
 
     def _number(self, cursor: Cursor, where: str) -> Numbers:
         """Numbers of seven bits a byte, the lowest first, zigzag for the sign: eight bytes of each at once."""
@@ -135,31 +135,31 @@ class AvroColumns:
             size[at[beyond]] = 0
 
     def _int(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        found = self._number(cursor, where)
-        made = found.astype(np.int32)
-        if (made != found).any():
-            self._stop(cursor, made != found, Reason.MALFORMED, "an int has more than 32 bits", where)
+        numbers = self._number(cursor, where)
+        narrow = numbers.astype(np.int32)
+        if (narrow != numbers).any():
+            self._stop(cursor, narrow != numbers, Reason.MALFORMED, "an int has more than 32 bits", where)
         if not pa.types.is_date(kind.arrow):
-            return pa.array(made)
-        if (wrong := (made < _FIRST_DAY) | (made > _LAST_DAY)).any():
+            return pa.array(narrow)
+        if (wrong := (narrow < _FIRST_DAY) | (narrow > _LAST_DAY)).any():
             self._stop(cursor, wrong, Reason.TIMESTAMP, "no day of the years 1 to 9999", where)
-        return pa.array(made).view(kind.arrow)
+        return pa.array(narrow).view(kind.arrow)
 
     def _long(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
         return pa.array(self._number(cursor, where)).view(kind.arrow)
 
     def _float(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        found = self._view(np.dtype("<f4" if kind.kind == "float" else "<f8"))[cursor.pos]
+        numbers = self._view(np.dtype("<f4" if kind.kind == "float" else "<f8"))[cursor.pos]
         self._moved(cursor, kind.width, where)
-        return pa.array(found)
+        return pa.array(numbers)
 
     def _enum(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        found = self._number(cursor, where)
-        wrong = (found < 0) | (found >= len(kind.names))
+        numbers = self._number(cursor, where)
+        wrong = (numbers < 0) | (numbers >= len(kind.names))
         if wrong.any():
             self._stop(cursor, wrong, Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one", where)
-            found[wrong] = 0
-        return pa.array(kind.names, pa.string()).take(pa.array(found))
+            numbers[wrong] = 0
+        return pa.array(kind.names, pa.string()).take(pa.array(numbers))
 
     def _text(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
         starts, sizes = self._spans(kind, cursor, where)
@@ -167,8 +167,8 @@ class AvroColumns:
             return self._decimals(kind, cursor, starts, sizes, where)
         if kind.kind == "fixed" and pa.types.is_string(kind.arrow):
             return self._uuids(starts)
-        found = cut(self.data, starts, starts + sizes, pa.binary())
-        return found if kind.kind != "string" else self._texts(found, cursor, where)
+        texts = cut(self.data, starts, starts + sizes, pa.binary())
+        return texts if kind.kind != "string" else self._texts(texts, cursor, where)
 
     def _spans(self, kind: Type, cursor: Cursor, where: str) -> tuple[Numbers, Numbers]:
         """Where bytes begin, and how many they are."""
@@ -185,18 +185,18 @@ class AvroColumns:
         cursor.pos += sizes
         return starts, sizes
 
-    def _texts(self, found: pa.BinaryArray, cursor: Cursor, where: str) -> pa.StringArray:
+    def _texts(self, texts: pa.BinaryArray, cursor: Cursor, where: str) -> pa.StringArray:
         try:
-            return found.cast(pa.string())
+            return texts.cast(pa.string())
         except pa.ArrowInvalid:
-            wrong = np.zeros(len(found), bool)
-            for at in np.flatnonzero(TextBytes(found).beyond_ascii()).tolist():
+            wrong = np.zeros(len(texts), bool)
+            for at in np.flatnonzero(TextBytes(texts).beyond_ascii()).tolist():
                 try:
-                    found[at].as_py().decode()
+                    texts[at].as_py().decode()
                 except UnicodeDecodeError:
                     wrong[at] = True
             self._stop(cursor, wrong, Reason.ENCODING, "text that is not UTF-8", where)
-            return pc.if_else(pa.array(wrong), pa.scalar(b"", pa.binary()), found).cast(pa.string())
+            return pc.if_else(pa.array(wrong), pa.scalar(b"", pa.binary()), texts).cast(pa.string())
 
     def _decimals(self, kind: Type, cursor: Cursor, starts: Numbers, sizes: Numbers, where: str) -> pa.Array:
         """Two's complement, the highest byte first, as 128 bits with the lowest first."""
@@ -214,8 +214,8 @@ class AvroColumns:
             self._stop(cursor, empty, Reason.MALFORMED, "a decimal has no bytes", where)
         over = long | _beyond(whole, kind.arrow.precision)
         if over.any():
-            said = f"a decimal has more than {kind.arrow.precision} digits"
-            self._stop(cursor, over, Reason.OVERFLOW, said, where)
+            detail = f"a decimal has more than {kind.arrow.precision} digits"
+            self._stop(cursor, over, Reason.OVERFLOW, detail, where)
             whole[over] = 0
         return pa.Array.from_buffers(kind.arrow, len(starts), [None, pa.py_buffer(whole.tobytes())])
 
@@ -229,12 +229,12 @@ class AvroColumns:
     # ---- what holds others ----
 
     def _record(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        made = [
+        columns = [
             self.value(child, cursor, f"{where}.{name}") for name, child in zip(kind.names, kind.children, strict=True)
         ]
-        if not made:
+        if not columns:
             return pa.array([{}] * len(cursor), kind.arrow)
-        return pa.StructArray.from_arrays(made, fields=list(kind.arrow))
+        return pa.StructArray.from_arrays(columns, fields=list(kind.arrow))
 
     def _union(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
         tags = self._number(cursor, where)
@@ -255,16 +255,16 @@ class AvroColumns:
 
     def _branch(self, at: int, kind: Type, tags: Numbers, cursor: Cursor, where: str) -> pa.Array:
         """Values of one branch, NULL where it is another."""
-        taken = tags == at
-        if taken.all():
+        matches = tags == at
+        if matches.all():
             return self.value(kind, cursor, where)
-        which = np.flatnonzero(taken)
+        which = np.flatnonzero(matches)
         if not len(which):
             return pa.nulls(len(cursor), kind.arrow)
         some = cursor.some(which)
-        made = self.value(kind, some, where)
+        values = self.value(kind, some, where)
         cursor.pos[which] = some.pos
-        return made.take(pa.array(np.cumsum(taken) - 1, mask=~taken))
+        return values.take(pa.array(np.cumsum(matches) - 1, mask=~matches))
 
     def _array(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
         items, offsets = self._items(kind.children[0], cursor, f"{where}[]")
@@ -302,37 +302,37 @@ class AvroColumns:
             self._last = np.flatnonzero(self.data < 0x80)
         return self._last
 
-    def alone(self, kind: Type, cursor: Cursor, left: int, where: str) -> tuple[pa.Array, int]:
+    def alone(self, kind: Type, cursor: Cursor, count: int, where: str) -> tuple[pa.Array, int]:
         """The rest of one array, item by item."""
         exact = AvroValueReader(self.data.data, int(cursor.end[0]))
         if kind.is_text:
-            return self._texts_alone(exact, kind, cursor, left, where)
+            return self._texts_alone(exact, kind, cursor, count, where)
         try:
-            found, cursor.pos[0] = exact.rest(kind, int(cursor.pos[0]), left)
+            values, cursor.pos[0] = exact.rest(kind, int(cursor.pos[0]), count)
         except UnfitValue as unfit:
             self._stop(cursor, np.ones(1, bool), unfit.reason, unfit.what, where + unfit.where)
-            found = []
-        return pa.array(found, kind.arrow), len(found)
+            values = []
+        return pa.array(values, kind.arrow), len(values)
 
     def _texts_alone(
-        self, exact: AvroValueReader, kind: Type, cursor: Cursor, left: int, where: str
+        self, exact: AvroValueReader, kind: Type, cursor: Cursor, count: int, where: str
     ) -> tuple[pa.Array, int]:
         """The same of texts, of which a hostile value may have millions: only their bounds are found one by one."""
-        starts, sizes, trouble = array("i"), array("i"), None
+        starts, sizes, error = array("i"), array("i"), None
         try:
-            cursor.pos[0] = exact.spans(kind, int(cursor.pos[0]), left, starts, sizes)
+            cursor.pos[0] = exact.spans(kind, int(cursor.pos[0]), count, starts, sizes)
         except UnfitValue as unfit:
-            trouble = unfit
+            error = unfit
         begin = np.array(starts, np.int64)
-        found = cut(self.data, begin, begin + np.array(sizes, np.int64), pa.binary())
-        items = Cursor(*(np.repeat(each, len(found)) for each in (cursor.pos, cursor.end, cursor.row)))
-        made = self._texts(found, items, where) if kind.kind == "string" else found
-        if trouble is not None:
-            self._stop(cursor, np.ones(1, bool), trouble.reason, trouble.what, where + trouble.where)
+        pieces = cut(self.data, begin, begin + np.array(sizes, np.int64), pa.binary())
+        items = Cursor(*(np.repeat(each, len(pieces)) for each in (cursor.pos, cursor.end, cursor.row)))
+        texts = self._texts(pieces, items, where) if kind.kind == "string" else pieces
+        if error is not None:
+            self._stop(cursor, np.ones(1, bool), error.reason, error.what, where + error.where)
         if self.bad[cursor.row[0]]:
             cursor.pos[0] = cursor.end[0]
             return pa.nulls(0, kind.arrow), 0
-        return made, len(made)
+        return texts, len(texts)
 
 
 class _Walk:
@@ -369,9 +369,9 @@ class _Walk:
 
     def _one_of_each(self, live: Numbers) -> None:
         some = self.cursor.some(live)
-        made = self.wire.value(self.kind, some, self.where)
+        values = self.wire.value(self.kind, some, self.where)
         self.cursor.pos[live] = some.pos
-        self._add(made, live, self.met[live])
+        self._add(values, live, self.met[live])
         self.met[live] += 1
         self.left[live] -= 1
 
@@ -385,9 +385,9 @@ class _Walk:
         else:
             starts, after = self._number_bounds(begin, counts, owner, number)
         items = Cursor(starts, self.cursor.end[live][owner], self.cursor.row[live][owner])
-        made = self.wire.value(self.kind, items, self.where)
+        values = self.wire.value(self.kind, items, self.where)
         self.cursor.pos[live] = np.minimum(after, self.cursor.end[live])
-        self._add(made, live[owner], self.met[live][owner] + number)
+        self._add(values, live[owner], self.met[live][owner] + number)
         self.met[live] += counts
         self.left[live] = 0
 
@@ -404,13 +404,13 @@ class _Walk:
     def _alone(self, live: Numbers) -> None:
         for at in live.tolist():
             one = self.cursor.some(np.array([at]))
-            made, count = self.wire.alone(self.kind, one, int(self.left[at]), self.where)
+            values, count = self.wire.alone(self.kind, one, int(self.left[at]), self.where)
             self.cursor.pos[at] = one.pos[0]
-            self._add(made, np.full(count, at), self.met[at] + np.arange(count))
+            self._add(values, np.full(count, at), self.met[at] + np.arange(count))
             self.met[at] += count
 
-    def _add(self, made: pa.Array, owner: Numbers, number: Numbers) -> None:
-        self.parts.append((made, owner, number))
+    def _add(self, values: pa.Array, owner: Numbers, number: Numbers) -> None:
+        self.parts.append((values, owner, number))
 
     def joined(self) -> tuple[pa.Array, pa.Int32Array]:
         offsets = np.concatenate([[0], np.cumsum(self.met)])

@@ -110,14 +110,14 @@ def _records(kind: Type, block: bytes, count: int) -> Iterator[bytes]:
 
 def _unpacked(unpack: Callable[[bytes, int], bytes], packed: bytes, most: int) -> bytes:
     try:
-        made = unpack(packed, most)
+        content = unpack(packed, most)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as trouble:
         raise UnfitValue(Reason.MALFORMED, f"a block cannot be unpacked: {trouble}") from None
-    if len(made) > most:
+    if len(content) > most:
         raise UnfitValue(
             Reason.RATIO, f"the file unpacks to more than {RATIO} times its bytes, or more than a value may have"
         )
-    return made
+    return content
 
 
 def _inflated(packed: bytes, most: int) -> bytes:
@@ -135,17 +135,17 @@ def _unxzed(packed: bytes, most: int) -> bytes:
     return _ended(reader.decompress(packed, most + 1), reader.eof, most)
 
 
-def _ended(made: bytes, ended: bool, most: int) -> bytes:
-    if not ended and len(made) <= most:
+def _ended(content: bytes, ended: bool, most: int) -> bytes:
+    if not ended and len(content) <= most:
         raise ValueError("it ends early")
-    return made
+    return content
 
 
 def _unsnapped(packed: bytes, most: int) -> bytes:
-    made = unsnap(packed[:-4], most)
-    if len(made) <= most and zlib.crc32(made) != int.from_bytes(packed[-4:], "big"):
+    content = unsnap(packed[:-4], most)
+    if len(content) <= most and zlib.crc32(content) != int.from_bytes(packed[-4:], "big"):
         raise ValueError("its checksum is wrong")
-    return made
+    return content
 
 
 _CODECS: Mapping[str, Callable[[bytes, int], bytes]] = {

@@ -93,8 +93,8 @@ class AvroDecoder:
         rejects.join(refused)
         texts, places = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
         for table, where in tables:
-            if (found := scalars_as_text(table, path_steps(path))) is not None:
-                texts.append(found)
+            if (scalars := scalars_as_text(table, path_steps(path))) is not None:
+                texts.append(scalars)
                 places.append(where)
             else:
                 rejects.add_all(where, Reason.TYPE, f"{path[:300]}: expected one value, saw an object or an array")
@@ -118,9 +118,9 @@ class AvroDecoder:
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
         kind = type_of(schema, self._limits.depth)
-        made = pa.array([sample(kind.arrow)], kind.arrow)
+        values = pa.array([sample(kind.arrow)], kind.arrow)
         return kind.name, fit_values(
-            _table(kind, made), np.zeros(1, np.int64), self._layout, self._new_field, Rejects()
+            _table(kind, values), np.zeros(1, np.int64), self._layout, self._new_field, Rejects()
         )
 
     def _groups(self, values: pa.BinaryArray) -> tuple[list[AvroGroup], Rejects]:
@@ -166,20 +166,20 @@ def natural(group: AvroGroup, rejects: Rejects) -> tuple[pa.Table, Numbers]:
     """Values of one schema in its own types, and the positions of those that could be read."""
     kind, at = group.kind, group.at
     wire = AvroColumns(group.taken(), group.head)
-    made = wire.read(kind)
+    values = wire.read(kind)
     for row, (reason, detail) in wire.verdicts.items():
         rejects.add(int(at[row]), reason, detail)
     if wire.bad.any():
-        made, at = made.filter(pa.array(~wire.bad)), at[~wire.bad]
-    return _table(kind, made), at
+        values, at = values.filter(pa.array(~wire.bad)), at[~wire.bad]
+    return _table(kind, values), at
 
 
-def _table(kind: Type, made: pa.Array) -> pa.Table:
+def _table(kind: Type, values: pa.Array) -> pa.Table:
     if kind.kind != "record":
-        return pa.table({VALUE: made})
+        return pa.table({VALUE: values})
     if not kind.names:
-        return pa.table({"": pa.nulls(len(made))})  # Arrow counts no rows without a column
-    return pa.Table.from_arrays(made.flatten(), list(kind.names))
+        return pa.table({"": pa.nulls(len(values))})  # Arrow counts no rows without a column
+    return pa.Table.from_arrays(values.flatten(), list(kind.names))
 
 
 class AvroFromRegistry:
@@ -192,14 +192,14 @@ class AvroFromRegistry:
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
         """The values of each id."""
-        found = framed(values, at, rejects)
-        for number, which in grouped(found.ids):
+        frames = framed(values, at, rejects)
+        for number, which in grouped(frames.ids):
             try:
                 kind = self._type(number)
             except UnknownSchema as unknown:
-                rejects.add_all(found.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
+                rejects.add_all(frames.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
                 continue
-            yield AvroGroup(kind, found.payloads, HEAD, which, found.at[which])
+            yield AvroGroup(kind, frames.payloads, HEAD, which, frames.at[which])
 
     def _type(self, number: int) -> Type:
         if number not in self._types:

@@ -104,10 +104,10 @@ class _Parser:
         self.known: dict[str, Type | None] = {}  # None: begun and not ended
 
     def whole(self, text: str) -> Type:
-        made = self.any(_loaded(text), "", 0)
-        if made.depth > self.depth:
+        schema = self.any(_loaded(text), "", 0)
+        if schema.depth > self.depth:
             raise BadAvroSchema(f"it is deeper than {self.depth} levels")
-        return made
+        return schema
 
     def any(self, schema: Any, space: str, level: int) -> Type:
         if level > 4 * self.depth:
@@ -115,14 +115,14 @@ class _Parser:
         if isinstance(schema, str):
             return self._named(schema, space)
         if isinstance(schema, list):
-            made = self._union(schema, space, level)
+            kind = self._union(schema, space, level)
         elif isinstance(schema, dict):
-            made = self._complex(schema, space, level)
+            kind = self._complex(schema, space, level)
         else:
             raise BadAvroSchema(f"{str(schema)[:40]!r} is no type")
-        if made.weight > _TYPES:
+        if kind.weight > _TYPES:
             raise BadAvroSchema(f"it has more than {_TYPES} types")
-        return made
+        return kind
 
     def _named(self, name: str, space: str) -> Type:
         if name in _PRIMITIVE:
@@ -132,9 +132,9 @@ class _Parser:
         full = full if full in self.known else name
         if full not in self.known:
             raise BadAvroSchema(f"the type {name[:100]!r} is not defined")
-        if (found := self.known[full]) is None:
+        if (definition := self.known[full]) is None:
             raise BadAvroSchema(f"the type {name[:100]!r} is recursive: a table has no column for it")
-        return found
+        return definition
 
     def _complex(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
         kind = schema.get("type")
@@ -148,16 +148,16 @@ class _Parser:
         return _logical(self.any(kind, space, level + 1), schema)
 
     def _definition(self, schema: Mapping[str, Any], kind: str, space: str, level: int) -> Type:
-        name, given = schema.get("name"), schema.get("namespace")
+        name, namespace = schema.get("name"), schema.get("namespace")
         if not isinstance(name, str) or not name:
             raise BadAvroSchema(f"a {kind} has no name")
-        full = _full(name, given if isinstance(given, str) else space)
+        full = _full(name, namespace if isinstance(namespace, str) else space)
         if full in self.known:
             raise BadAvroSchema(f"the type {full[:100]!r} is defined twice")
         self.known[full] = None
-        made = replace(_DEFINED[kind](self, schema, full.rpartition(".")[0], level), name=full)
-        self.known[full] = made
-        return made
+        definition = replace(_DEFINED[kind](self, schema, full.rpartition(".")[0], level), name=full)
+        self.known[full] = definition
+        return definition
 
     def record(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
         fields = schema.get("fields")
@@ -228,17 +228,17 @@ def _array(item: Type) -> Type:
     return Type("array", pa.list_(pa.field("element", item.arrow)), 1, children=(item,))
 
 
-def _logical(made: Type, schema: Mapping[str, Any]) -> Type:
+def _logical(kind: Type, schema: Mapping[str, Any]) -> Type:
     """A type as its logical type says; one that is unknown or wrong does not count, as Avro wants it."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str):
-        return made
-    arrow = _MOMENTS.get((made.kind, logical))
-    if logical == "decimal" and made.kind in ("bytes", "fixed"):
+        return kind
+    arrow = _MOMENTS.get((kind.kind, logical))
+    if logical == "decimal" and kind.kind in ("bytes", "fixed"):
         arrow = _decimal(schema.get("precision"), schema.get("scale", 0))
-    if logical == "uuid" and made.kind == "fixed" and made.width == 16:
+    if logical == "uuid" and kind.kind == "fixed" and kind.width == 16:
         arrow = pa.string()
-    return made if arrow is None else Type(made.kind, arrow, made.least, made.width)
+    return kind if arrow is None else Type(kind.kind, arrow, kind.least, kind.width)
 
 
 def _decimal(precision: Any, scale: Any) -> pa.DataType | None:
@@ -285,12 +285,12 @@ _EMPTY = 0xC15D213AA4D7A795
 
 @cache
 def _crc_table() -> tuple[int, ...]:
-    made = []
+    table = []
     for number in range(256):
         for _ in range(8):
             number = (number >> 1) ^ (_EMPTY if number & 1 else 0)
-        made.append(number)
-    return tuple(made)
+        table.append(number)
+    return tuple(table)
 
 
 def canonical_avro(schema: Any, space: str = "") -> str:

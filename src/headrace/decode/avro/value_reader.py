@@ -30,21 +30,21 @@ class AvroValueReader:
         """The value at a position; Unfit when there is none."""
         return _READERS[kind.kind](self, kind, at)
 
-    def rest(self, kind: Type, at: int, left: int) -> tuple[list[Any], int]:
+    def rest(self, kind: Type, at: int, count: int) -> tuple[list[Any], int]:
         """The items of an array from the middle of a block, of which `left` are left, to the array's end."""
-        found: list[Any] = []
-        while left:
-            for _ in range(left):
+        values: list[Any] = []
+        while count:
+            for _ in range(count):
                 item, at = self._within(kind, at, "")
-                found.append(item)
-            left, at = self._block(kind, at)
-        return found, at
+                values.append(item)
+            count, at = self._block(kind, at)
+        return values, at
 
-    def spans(self, kind: Type, at: int, left: int, starts: array[int], sizes: array[int]) -> int:
+    def spans(self, kind: Type, at: int, count: int, starts: array[int], sizes: array[int]) -> int:
         """Where the texts of an array begin and how long they are, as `rest`; without a word on what they hold."""
         data, end = self._data, self._end
-        while left:
-            for _ in range(left):
+        while count:
+            for _ in range(count):
                 if at < end and (size := data[at]) < 0x80 and not size & 1:  # nearly always
                     size, at = size >> 1, at + 1
                 else:
@@ -54,7 +54,7 @@ class AvroValueReader:
                 starts.append(at)
                 sizes.append(size)
                 at += size
-            left, at = self._block(kind, at)
+            count, at = self._block(kind, at)
         return at
 
     def _within(self, kind: Type, at: int, step: str) -> Found:
@@ -107,12 +107,12 @@ class AvroValueReader:
         return byte == 1, at
 
     def _int(self, kind: Type, at: int) -> Found:
-        found, at = self._number(at)
-        if not -(1 << 31) <= found < 1 << 31:
+        number, at = self._number(at)
+        if not -(1 << 31) <= number < 1 << 31:
             raise UnfitValue(Reason.MALFORMED, "an int has more than 32 bits")
-        if pa.types.is_date(kind.arrow) and not _FIRST_DAY <= found <= _LAST_DAY:
+        if pa.types.is_date(kind.arrow) and not _FIRST_DAY <= number <= _LAST_DAY:
             raise UnfitValue(Reason.TIMESTAMP, "no day of the years 1 to 9999")
-        return found, at
+        return number, at
 
     def _long(self, kind: Type, at: int) -> Found:
         return self._number(at)
@@ -122,10 +122,10 @@ class AvroValueReader:
         return struct.unpack("<f" if kind.kind == "float" else "<d", raw)[0], at
 
     def _enum(self, kind: Type, at: int) -> Found:
-        found, at = self._number(at)
-        if not 0 <= found < len(kind.names):
+        number, at = self._number(at)
+        if not 0 <= number < len(kind.names):
             raise UnfitValue(Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one")
-        return kind.names[found], at
+        return kind.names[number], at
 
     def _text(self, kind: Type, at: int) -> Found:
         raw, at = self._bytes(kind, at)
@@ -141,19 +141,19 @@ class AvroValueReader:
             raise UnfitValue(Reason.ENCODING, "text that is not UTF-8") from None
 
     def _record(self, kind: Type, at: int) -> Found:
-        made = {}
+        record = {}
         for name, child in zip(kind.names, kind.children, strict=True):
-            made[name], at = self._within(child, at, f".{name}")
-        return made, at
+            record[name], at = self._within(child, at, f".{name}")
+        return record, at
 
     def _union(self, kind: Type, at: int) -> Found:
         tag, at = self._number(at)
         if not 0 <= tag < len(kind.children):
             raise UnfitValue(Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
-        found, at = self.value(kind.children[tag], at)
+        value, at = self.value(kind.children[tag], at)
         if kind.only is not None or kind.children[tag].kind == "null":
-            return found, at
-        return {kind.names[tag]: found}, at
+            return value, at
+        return {kind.names[tag]: value}, at
 
     def _array(self, kind: Type, at: int) -> Found:
         try:
@@ -163,10 +163,10 @@ class AvroValueReader:
 
     def _map(self, kind: Type, at: int) -> Found:
         try:
-            found, at = self.rest(kind.entry, *reversed(self._block(kind.entry, at)))
+            entries, at = self.rest(kind.entry, *reversed(self._block(kind.entry, at)))
         except UnfitValue as unfit:
             raise unfit.within(".*") from None
-        return [(entry["key"], entry["value"]) for entry in found], at
+        return [(entry["key"], entry["value"]) for entry in entries], at
 
 
 def _early() -> UnfitValue:

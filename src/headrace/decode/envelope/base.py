@@ -79,11 +79,11 @@ def told_apart(
     refusals: dict[int, Refusal] = {}
     chosen = np.full(len(kinds), -1, np.int64)
     for nth, kind in enumerate(kinds):
-        verdict = judge(kind)
-        if isinstance(verdict, EnvelopeForm):
-            chosen[nth] = numbers.setdefault(verdict, len(numbers))
+        result = judge(kind)
+        if isinstance(result, EnvelopeForm):
+            chosen[nth] = numbers.setdefault(result, len(numbers))
         else:
-            refusals[nth] = verdict
+            refusals[nth] = result
     which = chosen[kind_of]
     for position in np.flatnonzero(which < 0).tolist():
         rejects.add(position, *refusals[int(kind_of[position])])
@@ -123,9 +123,9 @@ class Enveloped:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
-        look, rejects = self._look(values)
-        groups = ((form, np.flatnonzero(look.which == nth)) for nth, form in enumerate(look.forms))
-        parts = [self._part(form, look, values, at) for form, at in groups if len(at)]
+        scan, rejects = self._look(values)
+        groups = ((form, np.flatnonzero(scan.which == nth)) for nth, form in enumerate(scan.forms))
+        parts = [self._part(form, scan, values, at) for form, at in groups if len(at)]
         refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
         return join_rejects([*parts, refused], self._schema)
 
@@ -135,9 +135,9 @@ class Enveloped:
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The type that the envelope names."""
-        look, rejects = self._look(values)
-        types = look.types if look.types is not None else pa.nulls(len(values), pa.string())
-        return pc.if_else(pa.array(look.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
+        scan, rejects = self._look(values)
+        types = scan.types if scan.types is not None else pa.nulls(len(values), pa.string())
+        return pc.if_else(pa.array(scan.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
 
     def _look(self, values: pa.BinaryArray) -> tuple[EnvelopeScan, Rejects]:
         unreadable = Rejects()
@@ -148,34 +148,34 @@ class Enveloped:
             return texts
 
         refused = Rejects()
-        look = self._envelope.look(peek, refused)
+        scan = self._envelope.look(peek, refused)
         unreadable.join(refused)
-        for nth, form in enumerate(look.forms if not self._merges else ()):
+        for nth, form in enumerate(scan.forms if not self._merges else ()):
             if form.merged:
                 seen = f"a {form.said['_op']}, and rows are only added here"
-                unreadable.add_all(np.flatnonzero(look.which == nth), Reason.UNKNOWN_OPERATION, seen)
+                unreadable.add_all(np.flatnonzero(scan.which == nth), Reason.UNKNOWN_OPERATION, seen)
         kept = unreadable.firsts()
-        look.which[kept.index] = -1
-        return look, kept
+        scan.which[kept.index] = -1
+        return scan, kept
 
-    def _part(self, form: EnvelopeForm, look: EnvelopeScan, values: pa.BinaryArray, at: Numbers) -> Decoded:
+    def _part(self, form: EnvelopeForm, scan: EnvelopeScan, values: pa.BinaryArray, at: Numbers) -> Decoded:
         """All values of one form."""
-        found = self._decoder(form).decode(values.take(pa.array(at)))
+        decoded = self._decoder(form).decode(values.take(pa.array(at)))
         rejects = Rejects()
-        rejects.join(found.rejects, at)
-        index, rows = at[found.index.to_numpy()], found.rows
+        rejects.join(decoded.rejects, at)
+        index, rows = at[decoded.index.to_numpy()], decoded.rows
         if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
             for position in index[bare].tolist():
                 word = form.said.get("_op", "event")
                 rejects.add(position, form.bare, f"the {word} says nothing of its row")
             rows, index = rows.filter(pa.array(~bare)), index[~bare]
-        columns = [self._column(item, form, rows, look, values, index) for item in self._schema]
-        made = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))
-        unknown = self._unknown(found.unknown) if self._new_field == "evolve" and len(index) else None
+        columns = [self._column(item, form, rows, scan, values, index) for item in self._schema]
+        table = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))
+        unknown = self._unknown(decoded.unknown) if self._new_field == "evolve" and len(index) else None
         if unknown and len(missing := self._missing()) > self._limits.new_columns:
             rejects.add_all(index, Reason.TOO_WIDE, too_many(struct(missing), len(missing), self._limits))
-            made, index, unknown = made.slice(0, 0), index[:0], None
-        return replace(found, rows=made, index=pa.array(index), rejects=rejects.in_order(), unknown=unknown)
+            table, index, unknown = table.slice(0, 0), index[:0], None
+        return replace(decoded, rows=table, index=pa.array(index), rejects=rejects.in_order(), unknown=unknown)
 
     @property
     def _schema(self) -> pa.Schema:
@@ -186,7 +186,7 @@ class Enveloped:
         item: pa.Field,
         form: EnvelopeForm,
         rows: pa.Table,
-        look: EnvelopeScan,
+        scan: EnvelopeScan,
         values: pa.BinaryArray,
         index: Numbers,
     ) -> pa.Array:
@@ -199,15 +199,15 @@ class Enveloped:
             before, after = (rows[each].combine_chunks().fill_null("null") for each in ("before", "after"))
             return pc.binary_join_element_wise('{"before":', before, ',"after":', after, "}", "")
         if name in rows.column_names:
-            made = rows[name].combine_chunks().cast(item.type)
+            column = rows[name].combine_chunks().cast(item.type)
         else:
-            told = look.texts.get(name)
-            made = pa.nulls(len(index), item.type) if told is None else told.take(pa.array(index)).cast(item.type)
-        return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
+            texts = scan.texts.get(name)
+            column = pa.nulls(len(index), item.type) if texts is None else texts.take(pa.array(index)).cast(item.type)
+        return column.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else column
 
     def _decoder(self, form: EnvelopeForm) -> Decoder:
         if form not in self._bound:
-            fields = [made for item in self._payload if (made := self._field(item, form)) is not None]
+            fields = [placed for item in self._payload if (placed := self._field(item, form)) is not None]
             new_field: NewField = "ignore" if form.alone else self._new_field
             fields += [_json_at(name, (name,)) for name in ("before", "after") if form.both]
             read = {form.places[item.name] for item in fields if item.name in form.places}

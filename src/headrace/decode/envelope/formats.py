@@ -55,8 +55,8 @@ class Debezium:
         op = seen[1] if seen[0] is None else seen[0]
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
-        said = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
-        return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u, d and t"
+        problem = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
+        return Reason.UNKNOWN_OPERATION, f"{problem}, expected one of c, r, u, d and t"
 
     def _form(self, word: str, wrapped: bool) -> EnvelopeForm:
         top: Path = ("payload",) if wrapped else ()
@@ -148,17 +148,17 @@ class RivvenChanges:
     def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         if word := self._OPERATIONS.get(seen[0] or ""):
             return self._form(word)
-        said = f"the operation '{seen[0]}'" if seen[0] else "no operation"
-        return Reason.UNKNOWN_OPERATION, f"{said}: not a change of a row"
+        problem = f"the operation '{seen[0]}'" if seen[0] else "no operation"
+        return Reason.UNKNOWN_OPERATION, f"{problem}: not a change of a row"
 
     def _form(self, word: str) -> EnvelopeForm:
         if word == _TOMBSTONE:  # deletes as a null value does, by its record's key, where it has no row
             return replace(self._form("delete"), bare=Reason.TOMBSTONE)
         row = "before" if word == "delete" else "after"
         places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
-        said, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
+        constants, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
         known = tuple((name,) for name in self._AROUND if alone or name != row)
-        return EnvelopeForm(() if alone else (row,), places, said, units, known, alone=alone, merged=alone)
+        return EnvelopeForm(() if alone else (row,), places, constants, units, known, alone=alone, merged=alone)
 
 
 class CloudEvents:
@@ -184,8 +184,8 @@ class CloudEvents:
         (version,) = seen
         if version is not None and version.startswith("1."):
             return _CLOUD_EVENT
-        said = f"specversion '{version}'" if version else "no specversion"
-        return Reason.FRAMING, f"{said}: not a CloudEvents event of version 1"
+        problem = f"specversion '{version}'" if version else "no specversion"
+        return Reason.FRAMING, f"{problem}: not a CloudEvents event of version 1"
 
 
 def _dotted(one: pa.StringArray, two: pa.StringArray) -> pa.StringArray:

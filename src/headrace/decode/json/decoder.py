@@ -59,30 +59,30 @@ class JsonDecoder:
         """Typed rows and rejects of a column of values."""
         return self._decode(values) if self._scout is None else self._scout.decode(values)
 
-    def _scouting(self, found: pa.Schema) -> JsonDecoder:
-        made = JsonDecoder(found, "evolve", self._limits)
-        made._whole, made._known = True, {}
-        return made
+    def _scouting(self, payload: pa.Schema) -> JsonDecoder:
+        decoder = JsonDecoder(payload, "evolve", self._limits)
+        decoder._whole, decoder._known = True, {}
+        return decoder
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
         texts, at, rejects = triage(values, self._limits)
-        found = self._decoded(texts, at, rejects)
+        decoded = self._decoded(texts, at, rejects)
         if self._layout.message is None:
-            return found
-        there = pa.array(np.searchsorted(at, found.index.to_numpy()))
-        return replace(found, rows=self._layout.with_message(found.rows, lambda: self.messages(texts.take(there))))
+            return decoded
+        there = pa.array(np.searchsorted(at, decoded.index.to_numpy()))
+        return replace(decoded, rows=self._layout.with_message(decoded.rows, lambda: self.messages(texts.take(there))))
 
     def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         fitting = self._stencils.fit(texts) if self._prover else []
         if not fitting:
             return self._by_proof(texts, at, rejects)
-        left = np.ones(len(texts), bool)
+        unread = np.ones(len(texts), bool)
         for each in fitting:
-            left[each.index] = False
+            unread[each.index] = False
         parts = [(pa.Table.from_arrays(each.columns, schema=self._layout.schema), at[each.index]) for each in fitting]
         rest = Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
-        if left.any():
-            rest = self._by_proof(texts.filter(pa.array(left)), at[left], rejects)
+        if unread.any():
+            rest = self._by_proof(texts.filter(pa.array(unread)), at[unread], rejects)
             parts.append((rest.rows, rest.index.to_numpy()))
         rows, index = _in_order(parts)
         names = Counter(rest.ignored)
@@ -94,28 +94,28 @@ class JsonDecoder:
         """What fits no stencil: proven by the column, or explained one by one."""
         proof = self._proof(texts)
         good = np.zeros(len(texts), bool)
-        strange = np.zeros(len(texts), bool)
+        with_new = np.zeros(len(texts), bool)
         names: Counter[str] = Counter()
         if proof is not None:
             good[proof.index[proof.proven]] = True
             names = self._lessons.count(proof)
             if proof.surplus.any():
-                names += self._survey(texts, proof, good, strange)
+                names += self._survey(texts, proof, good, with_new)
         rest = np.flatnonzero(~good)
         rows, kept = self._explain(texts, at, rest, rejects)
         for row, position in zip(rows, kept, strict=True):
             names.update(row.strangers)
-            strange[position] = bool(row.strangers)
+            with_new[position] = bool(row.strangers)
         unknown = None
-        if self._new_field == "evolve" and strange.any():
-            places = np.flatnonzero(strange)
+        if self._new_field == "evolve" and with_new.any():
+            places = np.flatnonzero(with_new)
             unknown, wide = self.unknown(texts.take(pa.array(places)))
             for position, detail in wide.items():
                 rejects.add(int(at[places[position]]), Reason.TOO_WIDE, detail)
-            gone = set(places[list(wide)].tolist())
-            good[list(gone)] = False
-            rows = [row for row, position in zip(rows, kept, strict=True) if position not in gone]
-            kept = [position for position in kept if position not in gone]
+            too_wide = set(places[list(wide)].tolist())
+            good[list(too_wide)] = False
+            rows = [row for row, position in zip(rows, kept, strict=True) if position not in too_wide]
+            kept = [position for position in kept if position not in too_wide]
         fast = self._fast_rows(proof, good)
         table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
         ignored = few(names) if self._new_field == "ignore" else {}
@@ -125,7 +125,7 @@ class JsonDecoder:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
         parts = _parts(path)
         texts, at, rejects = triage(values, self._limits)
-        found, sure = _peek_quickly(texts, pointer(parts))
+        scalars, sure = _peek_quickly(texts, pointer(parts))
         if not sure.all():
             exact: list[str | None] = []
             for position in np.flatnonzero(~sure).tolist():
@@ -134,8 +134,8 @@ class JsonDecoder:
                 except UnfitValue as unfit:
                     exact.append(None)
                     rejects.add(int(at[position]), unfit.reason, unfit.detail)
-            found = pc.replace_with_mask(found, pa.array(~sure), pa.array(exact, pa.string()))
-        return spread(found, at, len(values)), rejects.in_order()
+            scalars = pc.replace_with_mask(scalars, pa.array(~sure), pa.array(exact, pa.string()))
+        return spread(scalars, at, len(values)), rejects.in_order()
 
     def _proof(self, texts: pa.StringArray) -> Proof | None:
         if self._prover is None or not len(texts):
@@ -145,19 +145,19 @@ class JsonDecoder:
         except duckdb.Error:
             return None  # the exact way needs no DuckDB
 
-    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
+    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, with_new: Mask) -> Counter[str]:
         """Take the rows whose only surplus is new fields that the contract lets be."""
         at = np.flatnonzero(proof.surplus)
         positions = proof.index[at]
         within = texts if len(at) == len(texts) else texts.take(pa.array(positions))
         calm = harmless(within, self._limits)
-        found = self._surveyor.survey(within, proof.entries[at], proof.colons[at], calm)
-        accepted = found.clean if self._new_field in ("ignore", "evolve") else found.clean & ~found.strange
+        survey = self._surveyor.survey(within, proof.entries[at], proof.colons[at], calm)
+        accepted = survey.clean if self._new_field in ("ignore", "evolve") else survey.clean & ~survey.strange
         good[positions[accepted]] = True
-        strange[positions[accepted]] = found.strange[accepted]
+        with_new[positions[accepted]] = survey.strange[accepted]
         if self._lessons.learn(within.filter(pa.array(accepted)), len(texts)):
             self._prover = self._lessons.prover()
-        return found.names
+        return survey.names
 
     def _fast_rows(self, proof: Proof | None, good: Mask) -> list[pa.Array]:
         if proof is None:
@@ -183,11 +183,11 @@ class JsonDecoder:
 
     def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
         """What the schema lacks and could gain, and why values are refused that alone bring more than it may gain."""
-        found = self._lacking(infer(texts)) if len(texts) else None
+        lacking = self._lacking(infer(texts)) if len(texts) else None
         # Without a conflict, all values together ask for at least the columns that each asks for. With one they may
         # ask for less: {"a": {"b": 1, "c": 2}} asks for 3 columns, merged with {"a": 1} for one with JSON text.
-        if found is None or (added(self._known, found) <= self._limits.new_columns and not holds_json(found)):
-            return found, {}
+        if lacking is None or (added(self._known, lacking) <= self._limits.new_columns and not holds_json(lacking)):
+            return lacking, {}
         structures, which = distinct(texts)
         brought = [self._beyond(each) or {} for each in structures]
         columns = np.array([added(self._known, each) for each in brought])
@@ -200,17 +200,17 @@ class JsonDecoder:
 
     def _lacking(self, structure: Structure) -> Structure | None:
         """The part of a structure that the schema could gain."""
-        found = self._beyond(structure)
-        return found if found and (self._whole or added(self._known, found)) else None
+        structure_beyond = self._beyond(structure)
+        return structure_beyond if structure_beyond and (self._whole or added(self._known, structure_beyond)) else None
 
     def _beyond(self, structure: Structure) -> Structure | None:
         """The part of a structure that the schema does not know."""
         if self._whole:
             return structure
-        found = _beyond(self._layout.root, structure)
+        beyond = _beyond(self._layout.root, structure)
         for step in self._layout.way:
-            found = found and found.get("fields", {}).get(step)
-        return found
+            beyond = beyond and beyond.get("fields", {}).get(step)
+        return beyond
 
 
 def _rows_in(texts: pa.StringArray, layout: PayloadSchema) -> pa.Array:
@@ -225,12 +225,14 @@ def _rows_in(texts: pa.StringArray, layout: PayloadSchema) -> pa.Array:
     return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
 
 
-def _cut(texts: pa.StringArray, way: tuple[str, ...]) -> pa.StringArray:
+def _cut(texts: pa.StringArray, parents: tuple[str, ...]) -> pa.StringArray:
     """The texts of what lies at a path, NULL where there is nothing."""
-    root = reduce(lambda node, key: PayloadNode("object", children={key: node}), reversed(way), PayloadNode("json"))
+    root = reduce(lambda node, key: PayloadNode("object", children={key: node}), reversed(parents), PayloadNode("json"))
     cutter = Cutter(Parser(DecodeLimits()), root)
-    found = (reduce(lambda value, key: value and value.get(key), way, cutter.cut(text)) for text in texts.to_pylist())
-    return pa.array(found, pa.string())
+    cuts = (
+        reduce(lambda value, key: value and value.get(key), parents, cutter.cut(text)) for text in texts.to_pylist()
+    )
+    return pa.array(cuts, pa.string())
 
 
 def _provable(layout: PayloadSchema) -> bool:
@@ -268,12 +270,12 @@ def _beyond(node: PayloadNode, structure: Structure) -> Structure | None:
         return element and {"type": "list", "element": element}
     if kind != "struct" or node.kind not in ("object", "map"):
         return None
-    found: dict[str, Structure] = {}
+    fields: dict[str, Structure] = {}
     for key, item in structure["fields"].items():
         child = node.children.get("*" if node.kind == "map" else key)
         if (more := item if child is None else _beyond(child, item)) is not None:
-            found[key] = more
-    return struct(found) if found else None
+            fields[key] = more
+    return struct(fields) if fields else None
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -291,8 +293,8 @@ def _peek_quickly(texts: pa.StringArray, where: str) -> tuple[pa.StringArray, Ma
                text IS NOT NULL OR (coalesce(kind, 'NULL') = 'NULL' AND json_type(j) = 'OBJECT') AS sure
         FROM (SELECT j, json_type(j, {place}) AS kind FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen))
     """  # noqa: S608 - the pointer is quoted
-    answer = duck.plan_of_query(sql, seen=pa.table({"v": texts}))
-    return answer["text"].combine_chunks(), bools(answer["sure"].combine_chunks())
+    result = duck.plan_of_query(sql, seen=pa.table({"v": texts}))
+    return result["text"].combine_chunks(), bools(result["sure"].combine_chunks())
 
 
 def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | None:
@@ -333,13 +335,13 @@ def bound_errors(layout: PayloadSchema, new_field: NewField, limits: DecodeLimit
 def json_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: JsonFormat) -> Decoder:
     """The factory of the format table."""
     if options.envelope == "none":
-        made: Decoder = bound_errors(payload_schema_of(payload), new_field, limits)
+        inner: Decoder = bound_errors(payload_schema_of(payload), new_field, limits)
     else:
-        made = Enveloped(ENVELOPES[options.envelope], bound_errors, payload, new_field, limits)
+        inner = Enveloped(ENVELOPES[options.envelope], bound_errors, payload, new_field, limits)
     if options.rows != "object":
-        made = UnpackingDecoder(made, json_elements if options.rows == "array" else lines, limits)
+        inner = UnpackingDecoder(inner, json_elements if options.rows == "array" else lines, limits)
     if options.compression != "none":
-        made = UnpackingDecoder(made, unpacking(options.compression), limits)
+        inner = UnpackingDecoder(inner, unpacking(options.compression), limits)
     if options.registry is not None:
-        made = RegisteredJson(made, options.registry, payload, new_field, limits)
-    return made
+        inner = RegisteredJson(inner, options.registry, payload, new_field, limits)
+    return inner

@@ -59,13 +59,13 @@ class Discovery:
             # A column of doubles takes an integer beyond 2^53; with both, the column is JSON text.
             large = may_hold_big_longs(values.take(seen.index))
             doubtful, index = sorted([*doubtful, *index[large].tolist()]), index[~large]
-        again = self._blank(values.take(pa.array(doubtful, pa.int64())))
+        inferred = self._blank(values.take(pa.array(doubtful, pa.int64())))
         # A long that was decoded well may still be one that a double, met later or elsewhere, cannot hold.
         self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
-        self._widen(seen, again)
+        self._widen(seen, inferred)
         places = np.array(doubtful, np.int64)
-        index = np.sort(np.concatenate([index, places[again.index.to_numpy()]]))
-        return Decoded(again.rows, pa.array(index), _settled(seen.rejects, again.rejects, doubtful), self._found)
+        index = np.sort(np.concatenate([index, places[inferred.index.to_numpy()]]))
+        return Decoded(inferred.rows, pa.array(index), _settled(seen.rejects, inferred.rejects, doubtful), self._found)
 
     def _widen(self, *looks: Decoded) -> None:
         self._found = merge_all([self._found, *(look.unknown for look in looks if look.unknown)])
@@ -75,11 +75,11 @@ class Discovery:
             self._payload, self._decoder = payload, self._bind(payload)
 
 
-def _settled(first: Rejects, again: Rejects, doubtful: list[int]) -> Rejects:
+def _settled(first: Rejects, inferred: Rejects, doubtful: list[int]) -> Rejects:
     """What was final at the first look, and what the second one says."""
     settled = Rejects()
     for position, reason, detail in first:
         if reason in _FINAL:
             settled.add(position, reason, detail)
-    settled.join(again, np.array(doubtful, np.int64))
+    settled.join(inferred, np.array(doubtful, np.int64))
     return settled.in_order()

@@ -47,18 +47,18 @@ class ExactReader:
 
     def read(self, raw: bytes) -> Row:
         """The row of one value; Unfit when it has none, ContractViolation when a new field stops the pipeline."""
-        text, value, strangers = self.meet(raw)
-        row = tuple([read(given) for read, given in self.readers(text, value)])
-        self.answer(strangers)
-        return Row(row, strangers)
+        text, value, new_fields = self.meet(raw)
+        row = tuple([read(value_at) for read, value_at in self.readers(text, value)])
+        self.answer(new_fields)
+        return Row(row, new_fields)
 
     def meet(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """A value as text and as an object, and the names of its new fields."""
         text = self.parser.text(raw)
         value = self.parser.parse(text)
-        strangers: dict[str, None] = {}
-        self._meet(self._root, value, "", strangers)
-        return text, value, tuple(strangers)
+        new_fields: dict[str, None] = {}
+        self._meet(self._root, value, "", new_fields)
+        return text, value, tuple(new_fields)
 
     def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
         """Each column's reader, and what it reads from."""
@@ -67,34 +67,34 @@ class ExactReader:
             (read, cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)
         ]
 
-    def answer(self, strangers: tuple[str, ...]) -> None:
+    def answer(self, new_fields: tuple[str, ...]) -> None:
         """What the contract says to new fields."""
-        if strangers and self._new_field == "reject":
-            raise UnfitValue(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
-        if strangers and self._new_field == "stop":
-            raise ContractViolation(f"A record brings the new field '{strangers[0]}', and the contract says: stop.")
+        if new_fields and self._new_field == "reject":
+            raise UnfitValue(Reason.NEW_FIELD, f"{new_fields[0]}: the contract knows no such field")
+        if new_fields and self._new_field == "stop":
+            raise ContractViolation(f"A record brings the new field '{new_fields[0]}', and the contract says: stop.")
 
-    def _meet(self, node: PayloadNode, value: Any, where: str, strangers: dict[str, None]) -> None:
+    def _meet(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
         """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""
         if node.kind == "list" and isinstance(value, list):
             for item in value:
-                self._meet(node.children["*"], item, where, strangers)
+                self._meet(node.children["*"], item, where, new_fields)
         elif node.kind == "map" and isinstance(value, dict):
             for item in value.values():
-                self._meet(node.children["*"], item, where, strangers)
+                self._meet(node.children["*"], item, where, new_fields)
         elif node.kind == "object" and isinstance(value, dict):
             if not value.keys() <= node.children.keys():
-                self._meet_keys(node, value, where, strangers)
+                self._meet_keys(node, value, where, new_fields)
             for key in node.inner:
                 if key in value:
-                    self._meet(node.children[key], value[key], f"{where}{key}.", strangers)
+                    self._meet(node.children[key], value[key], f"{where}{key}.", new_fields)
 
-    def _meet_keys(self, node: PayloadNode, value: Mapping[str, Any], where: str, strangers: dict[str, None]) -> None:
+    def _meet_keys(self, node: PayloadNode, value: Mapping[str, Any], where: str, new_fields: dict[str, None]) -> None:
         if len({key.lower() for key in value}) != len(value):
             raise UnfitValue(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
         for key in value:
             if key not in node.children and self.is_new_field(node, key, where):
-                strangers[where + key] = None
+                new_fields[where + key] = None
 
     def is_new_field(self, node: PayloadNode, key: str, where: str) -> bool:
         """Whether an unknown key is a new field of the table.
@@ -139,14 +139,14 @@ def _way_to(column: PayloadColumn) -> PayloadNode:
 
 def _column_reader(column: PayloadColumn) -> Callable[[dict[str, Any]], Any]:
     read, default = reader_of(column.node), default_of(column)
-    *way, last = column.path
+    *parents, last = column.path
 
     def of(value: dict[str, Any]) -> Any:
-        found = (_dig(value, way) if way else value).get(last, ABSENT)
-        if found is ABSENT and default is not ABSENT:
+        member = (_dig(value, parents) if parents else value).get(last, ABSENT)
+        if member is ABSENT and default is not ABSENT:
             return default
         try:
-            return _fitted(column.node, read, None if found is ABSENT else found)
+            return _fitted(column.node, read, None if member is ABSENT else member)
         except UnfitValue as unfit:
             raise unfit.within(".".join(column.path)) from None
 
@@ -161,12 +161,12 @@ def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
             return {}
         if not isinstance(value, dict):
             raise _not("an object", value).within(".".join(path[:depth]))
-    made: dict[str, Any] = value
-    return made
+    inner: dict[str, Any] = value
+    return inner
 
 
-def _not(wanted: str, value: object) -> UnfitValue:
-    return UnfitValue(Reason.TYPE, f"expected {wanted}, saw {seen(value)}")
+def _not(expected: str, value: object) -> UnfitValue:
+    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {seen(value)}")
 
 
 def _fitted(node: PayloadNode, read: Reader, value: Any) -> Any:
@@ -196,17 +196,17 @@ def _object_reader(node: PayloadNode) -> Reader:
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _not("an object", value)
-        made = {}
+        struct = {}
         for key, child, inner, default in children:
-            found = value.get(key, ABSENT)
-            if found is ABSENT and default is not ABSENT:
-                made[key] = default
+            member = value.get(key, ABSENT)
+            if member is ABSENT and default is not ABSENT:
+                struct[key] = default
                 continue
             try:
-                made[key] = _fitted(child, inner, None if found is ABSENT else found)
+                struct[key] = _fitted(child, inner, None if member is ABSENT else member)
             except UnfitValue as unfit:
                 raise unfit.within(f".{key}") from None
-        return made
+        return struct
 
     return read
 
@@ -217,13 +217,13 @@ def _list_reader(element: PayloadNode) -> Reader:
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise _not("an array", value)
-        made: list[Any] = []
+        elements: list[Any] = []
         try:
             for item in value:
-                made.append(_fitted(element, inner, item))
+                elements.append(_fitted(element, inner, item))
         except UnfitValue as unfit:
-            raise unfit.within(f"[{len(made)}]") from None
-        return made
+            raise unfit.within(f"[{len(elements)}]") from None
+        return elements
 
     return read
 
@@ -234,12 +234,12 @@ def _map_reader(element: PayloadNode) -> Reader:
     def read(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _not("an object", value)
-        made: list[tuple[str, Any]] = []
+        entries: list[tuple[str, Any]] = []
         for key, item in value.items():
             try:
-                made.append((key, _fitted(element, inner, item)))
+                entries.append((key, _fitted(element, inner, item)))
             except UnfitValue as unfit:
                 raise unfit.within(f".{key}") from None
-        return made
+        return entries
 
     return read

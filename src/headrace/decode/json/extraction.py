@@ -44,7 +44,7 @@ class ExtractionQuery:
     wild: tuple[ListColumn, ...]
 
 
-def extraction_query(layout: PayloadSchema, strangers: tuple[Path, ...] = ()) -> ExtractionQuery:
+def extraction_query(layout: PayloadSchema, new_fields: tuple[Path, ...] = ()) -> ExtractionQuery:
     """Compile a layout, and count the strangers among its skipped places."""
     places = list(walk_nodes(layout.root))
     plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
@@ -65,8 +65,8 @@ def extraction_query(layout: PayloadSchema, strangers: tuple[Path, ...] = ()) ->
 
     outer = [f"{_value(column.path)} AS c{at}" for at, column in columns]
     outer += [f"t[{plain[column.path][0]}] IS NULL AS d{at}" for at, column in columns if column.node.default]
-    outer += [f"t[{plain[path][0]}] IS NOT NULL AS s{at}" for at, path in enumerate(strangers) if path in plain]
-    outer += [f"len({wilds[path]}) > 0 AS s{at}" for at, path in enumerate(strangers) if path in wilds]
+    outer += [f"t[{plain[path][0]}] IS NOT NULL AS s{at}" for at, path in enumerate(new_fields) if path in plain]
+    outer += [f"len({wilds[path]}) > 0 AS s{at}" for at, path in enumerate(new_fields) if path in wilds]
     outer += [f"w{at}" for at in range(len(wild))]
     unread = [f"t[{at}] IN ('DOUBLE', 'ARRAY')" for at, node in plain.values() if expected_types(node) is None]
     outer.append(f"coalesce({' OR '.join(unread) or 'false'}, false) AS open")
@@ -118,13 +118,13 @@ def _value(path: Path) -> str:
 
 
 def _structure(layout: PayloadSchema) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
     for column in layout.columns:
-        here = made
+        here = structure
         for part in column.path[:-1]:
             here = here.setdefault(part, {})
         here[column.path[-1]] = _duck_type(column.node)
-    return made
+    return structure
 
 
 def _duck_type(node: PayloadNode) -> str:

@@ -86,5 +86,5 @@ class LearnedKeys:
     def _may_learn(self, node: PayloadNode | None, path: Path, key: str) -> bool:
         if node is None:
             return True
-        taken = {*node.children, *(other[-1] for other in self._learned if other[:-1] == path)} - {key}
-        return self._ignore and key.lower() not in {name.lower() for name in taken}
+        siblings = {*node.children, *(other[-1] for other in self._learned if other[:-1] == path)} - {key}
+        return self._ignore and key.lower() not in {name.lower() for name in siblings}

@@ -40,8 +40,8 @@ def too_deep(text: Text, limit: int) -> int | None:
 
 def widest(text: Text) -> int:
     """The keys of the object that has the most."""
-    found = [(begin + places, text[begin:][places]) for places, begin in _blocks(text, _KEYED)]
-    kinds = np.concatenate([kind for _, kind in found]) if found else np.zeros(0, np.uint8)
+    blocks = [(begin + places, text[begin:][places]) for places, begin in _blocks(text, _KEYED)]
+    kinds = np.concatenate([kind for _, kind in blocks]) if blocks else np.zeros(0, np.uint8)
     depths = np.cumsum(_STEP[kinds], dtype=np.int16)
     opens = _STEP[kinds] > 0
     counted = opens | (kinds == _COLON)

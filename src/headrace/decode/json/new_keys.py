@@ -54,27 +54,27 @@ class NewKeyFinder:
 
     def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> NewKeys:
         """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
-        answer = duck.plan_of_query(self._sql, seen=pa.table({"v": texts}))
-        shapes = answer["shape"].combine_chunks().dictionary_encode()
-        verdicts = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
+        result = duck.plan_of_query(self._sql, seen=pa.table({"v": texts}))
+        shapes = result["shape"].combine_chunks().dictionary_encode()
+        new_keys = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
         codes = shapes.indices.to_numpy()
-        clean = np.array([verdict is not None for verdict in verdicts], bool)[codes] & harmless
-        strange = np.array([bool(verdict) for verdict in verdicts], bool)[codes]
-        hidden = (answer["n"].to_numpy() + entries != colons) | self._wild
+        clean = np.array([keys is not None for keys in new_keys], bool)[codes] & harmless
+        with_new = np.array([bool(keys) for keys in new_keys], bool)[codes]
+        hidden = (result["n"].to_numpy() + entries != colons) | self._wild
         unsure = np.flatnonzero(clean & hidden)
         if len(unsure):
             clean[unsure] = bools(
                 duck.plan_of_query(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
             )
         names: Counter[str] = Counter()
-        for code, count in enumerate(np.bincount(codes[clean], minlength=len(verdicts))):
+        for code, count in enumerate(np.bincount(codes[clean], minlength=len(new_keys))):
             if count:
-                names.update({name: int(count) for name in verdicts[code] or ()})
-        return NewKeys(clean, strange, names)
+                names.update({name: int(count) for name in new_keys[code] or ()})
+        return NewKeys(clean, with_new, names)
 
     def _strangers(self, shape: list[list[str]]) -> list[str] | None:
         """The new names of a shape; None when one cannot stand, or stands twice."""
-        found: list[str] = []
+        names: list[str] = []
         for keys, (where, node) in zip(shape, self._levels, strict=True):
             if len({key.lower() for key in keys}) != len(keys):
                 return None
@@ -83,10 +83,10 @@ class NewKeyFinder:
                     continue
                 try:
                     if self._is_new_field(node, key, where):
-                        found.append(where + key)
+                        names.append(where + key)
                 except UnfitValue:
                     return None
-        return found
+        return names
 
 
 def _where(path: tuple[str, ...]) -> str:

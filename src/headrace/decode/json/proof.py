@@ -49,11 +49,11 @@ class Proof:
 class Prover:
     """A layout compiled into one query and the checks of its answer."""
 
-    def __init__(self, layout: PayloadSchema, limits: DecodeLimits, strangers: tuple[Path, ...] = ()) -> None:
+    def __init__(self, layout: PayloadSchema, limits: DecodeLimits, new_fields: tuple[Path, ...] = ()) -> None:
         self._layout = layout
         self._limits = limits
-        self._strangers = len(strangers)
-        self._question = extraction_query(layout, strangers)
+        self._strangers = len(new_fields)
+        self._question = extraction_query(layout, new_fields)
         nodes = [node for _, node in walk_nodes(layout.root)]
         deepest = max((len(path) for path, _ in walk_nodes(layout.root)), default=0) + 1
         self._deep = deepest >= limits.depth
@@ -65,38 +65,38 @@ class Prover:
         """The typed columns of texts in valid UTF-8, and which of their rows are beyond doubt."""
         index = np.arange(len(texts))
         try:
-            answer = None if self._wary else self._ask(texts)
+            result = None if self._wary else self._ask(texts)
         except duckdb.InvalidInputException:
-            answer = None
-        if answer is None:
+            result = None
+        if result is None:
             valid = self._valid(texts)
             self._wary = not valid.all()
             index, texts = index[valid], texts.filter(pa.array(valid))
-            answer = self._ask(texts)
-        return self._check(index, texts, answer)
+            result = self._ask(texts)
+        return self._check(index, texts, result)
 
     def _ask(self, texts: pa.StringArray) -> pa.Table:
         return duck.plan_of_query(self._question.sql, seen=pa.table({"v": texts}))
 
     def _valid(self, texts: pa.StringArray) -> Mask:
-        answer = duck.plan_of_query("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
-        return bools(answer["valid"].combine_chunks())
+        result = duck.plan_of_query("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
+        return bools(result["valid"].combine_chunks())
 
-    def _check(self, index: Numbers, texts: pa.StringArray, answer: pa.Table) -> Proof:
+    def _check(self, index: Numbers, texts: pa.StringArray, result: pa.Table) -> Proof:
         content = TextBytes(texts)
-        colons, keys = content.colons(), answer["n"].to_numpy().astype(np.int64)
+        colons, keys = content.colons(), result["n"].to_numpy().astype(np.int64)
         entries = np.zeros(len(texts), np.int64)
-        sure = bools(answer["ok"].combine_chunks()) & content.first()
+        sure = bools(result["ok"].combine_chunks()) & content.first()
         for row in np.flatnonzero(sure & (colons > self._limits.keys)).tolist():
             sure[row] = widest(content.text(row)) <= self._limits.keys
         sure &= ~matches(texts, _TRAILING_COMMA)
         if self._decimals:
             sure &= ~matches(texts, LONG_NUMBER)
-        unread = bools(answer["open"].combine_chunks()) | self._deep
+        unread = bools(result["open"].combine_chunks()) | self._deep
         doubt = Doubt(len(texts))
-        columns = [self._column(at, column, answer, doubt) for at, column in enumerate(self._layout.columns)]
+        columns = [self._column(at, column, result, doubt) for at, column in enumerate(self._layout.columns)]
         for at, place in enumerate(self._question.wild):
-            types = answer[f"w{at}"].combine_chunks()
+            types = result[f"w{at}"].combine_chunks()
             doubt.compare(place, types)
             unread |= (lengths(types) > 0) & (expected_types(place.node) is None)
             keys += lengths(types) * place.keyed
@@ -104,17 +104,17 @@ class Prover:
         sure &= ~doubt.rows
         if (ask := np.flatnonzero(sure & unread & (colons == keys))).size:
             sure[ask] = harmless(texts if ask.size == len(texts) else texts.take(pa.array(ask)), self._limits)
-        strangers = [bools(answer[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
-        return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, strangers)
+        with_new = [bools(result[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
+        return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, with_new)
 
-    def _column(self, at: int, column: PayloadColumn, answer: pa.Table, doubt: Doubt) -> pa.Array:
-        made = doubt.build(column.node, answer[f"c{at}"].combine_chunks(), None, column.path)
+    def _column(self, at: int, column: PayloadColumn, result: pa.Table, doubt: Doubt) -> pa.Array:
+        column_values = doubt.build(column.node, result[f"c{at}"].combine_chunks(), None, column.path)
         if at in self._defaults:
-            default = pa.array([self._defaults[at]], made.type)[0]
-            made = pc.if_else(answer[f"d{at}"].combine_chunks(), default, made)
-        if made.null_count and not column.node.nullable:
-            doubt.add(None, made.is_null())
-        return made
+            default = pa.array([self._defaults[at]], column_values.type)[0]
+            column_values = pc.if_else(result[f"d{at}"].combine_chunks(), default, column_values)
+        if column_values.null_count and not column.node.nullable:
+            doubt.add(None, column_values.is_null())
+        return column_values
 
 
 def harmless(texts: pa.StringArray, limits: DecodeLimits) -> Mask:
@@ -162,10 +162,10 @@ class Doubt:
             return self._list(node, column, rows, path)
         if node.kind == "map":
             return self._map(node, column, rows, path)
-        made = column.cast(pa.string()) if node.kind == "json" else proven(node, column)
-        if made.null_count != column.null_count:
-            self.add(rows, pc.and_(made.is_null(), column.is_valid()))
-        return made
+        values = column.cast(pa.string()) if node.kind == "json" else proven(node, column)
+        if values.null_count != column.null_count:
+            self.add(rows, pc.and_(values.is_null(), column.is_valid()))
+        return values
 
     def compare(self, place: ListColumn, types: pa.ListArray) -> None:
         """Hold the values read at a wild place against the JSON types seen there: none strange, none lost."""
@@ -173,9 +173,9 @@ class Doubt:
             return
         seen = types.flatten()
         if (allowed := expected_types(place.node)) is not None:
-            strange = pc.invert(pc.is_in(seen, value_set=pa.array([*allowed, "NULL"])))
-            if strange.true_count:
-                self.add(owners(types), strange)
+            unexpected = pc.invert(pc.is_in(seen, value_set=pa.array([*allowed, "NULL"])))
+            if unexpected.true_count:
+                self.add(owners(types), unexpected)
         there = pc.not_equal(seen, "NULL")
         if there.true_count != len(read.values) - read.values.null_count:
             expected_counts = np.bincount(owners(types)[bools(there)], minlength=self.length)
@@ -186,29 +186,29 @@ class Doubt:
         missing = column.is_null()
         children = []
         for at, (key, child) in enumerate(node.children.items()):
-            made = self.build(child, pc.struct_field(column, at), rows, (*path, key))
-            if made.null_count > column.null_count and (child.default is not None or not child.nullable):
-                self.add(rows, pc.and_not(made.is_null(), missing))
-            children.append(made)
+            values = self.build(child, pc.struct_field(column, at), rows, (*path, key))
+            if values.null_count > column.null_count and (child.default is not None or not child.nullable):
+                self.add(rows, pc.and_not(values.is_null(), missing))
+            children.append(values)
         return pa.StructArray.from_arrays(children, fields=list(node.type), mask=missing)
 
     def _list(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
-        made = self._elements(node, column, column.flatten(), rows, path)
-        return pa.ListArray.from_arrays(_offsets(column), made, type=node.type, mask=column.is_null())
+        elements = self._elements(node, column, column.flatten(), rows, path)
+        return pa.ListArray.from_arrays(_offsets(column), elements, type=node.type, mask=column.is_null())
 
     def _map(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
-        made = self._elements(node, column, column.items, rows, path)
-        return pa.MapArray.from_arrays(_offsets(column), column.keys, made, type=node.type, mask=column.is_null())
+        items = self._elements(node, column, column.items, rows, path)
+        return pa.MapArray.from_arrays(_offsets(column), column.keys, items, type=node.type, mask=column.is_null())
 
     def _elements(
         self, node: PayloadNode, column: pa.Array, flat: pa.Array, rows: Numbers | None, path: Path
     ) -> pa.Array:
         below = owners(column) if rows is None else rows[owners(column)]
         element = node.children["*"]
-        made = self.build(element, flat, below, (*path, "*"))
-        if made.null_count and not element.nullable:
-            self.add(below, made.is_null())
-        return made
+        elements = self.build(element, flat, below, (*path, "*"))
+        if elements.null_count and not element.nullable:
+            self.add(below, elements.is_null())
+        return elements
 
 
 def _offsets(column: pa.Array) -> pa.Int32Array:

@@ -56,19 +56,19 @@ class RegisteredJson:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
-        framed, told, rejects = self._open(values)
-        found = self._inner.decode(framed.payloads)
-        rejects.join(found.rejects, framed.at)
-        index = found.index.to_numpy()
-        missing = self._missing(found.rows, framed.ids[index], told)
+        framed, schemas, rejects = self._open(values)
+        decoded = self._inner.decode(framed.payloads)
+        rejects.join(decoded.rejects, framed.at)
+        index = decoded.index.to_numpy()
+        missing = self._missing(decoded.rows, framed.ids[index], schemas)
         lacking = {int(index[row]): name for row, name in sorted(missing.items(), reverse=True)}
         for value, name in lacking.items():
             rejects.add(int(framed.at[value]), Reason.MISSING, f"{name}: the schema requires it")
         kept = np.flatnonzero(~np.isin(index, list(lacking)))  # a record with one bad row has none
-        rows = found.rows.take(pa.array(kept)) if missing else found.rows
-        unknown = self._unknown(found.unknown, [told[id] for id in np.unique(framed.ids[index[kept]]).tolist()])
+        rows = decoded.rows.take(pa.array(kept)) if missing else decoded.rows
+        unknown = self._unknown(decoded.unknown, [schemas[id] for id in np.unique(framed.ids[index[kept]]).tolist()])
         return replace(
-            found, rows=rows, index=pa.array(framed.at[index[kept]]), rejects=rejects.in_order(), unknown=unknown
+            decoded, rows=rows, index=pa.array(framed.at[index[kept]]), rejects=rejects.in_order(), unknown=unknown
         )
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
@@ -80,67 +80,67 @@ class RegisteredJson:
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The schema's title of each value."""
-        framed, told, rejects = self._open(values)
-        titles = pa.array([told[id].title or None for id in framed.ids.tolist()], pa.string())
+        framed, schemas, rejects = self._open(values)
+        titles = pa.array([schemas[id].title or None for id in framed.ids.tolist()], pa.string())
         return spread(titles, framed.at, len(values)), rejects.in_order()
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and what becomes of one record with a value in every field whose type the schema tells."""
-        told = _told(schema)
-        value = json.dumps(_sample(told.structure)).encode()
-        found = self._inner.decode(pa.array([value], pa.binary()))
-        open_ = {name for name, item in told.structure["fields"].items() if item == JSON}
+        registered = _told(schema)
+        value = json.dumps(_sample(registered.structure)).encode()
+        decoded = self._inner.decode(pa.array([value], pa.binary()))
+        open_ = {name for name, item in registered.structure["fields"].items() if item == JSON}
         rejects = Rejects()
-        for position, reason, detail in found.rejects:
+        for position, reason, detail in decoded.rejects:
             if reason is not Reason.MISSING or detail.partition(":")[0] not in open_:
                 rejects.add(position, reason, detail)
-        return told.title, replace(found, rejects=rejects, unknown=self._unknown(found.unknown, [told]))
+        return registered.title, replace(decoded, rejects=rejects, unknown=self._unknown(decoded.unknown, [registered]))
 
     def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, RegisteredSchema], Rejects]:
         """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
         kept, at, rejects = sized(values, self._limits)
         framed = unframed(kept, at, rejects)
-        told: dict[int, RegisteredSchema] = {}
-        strange: dict[int, str] = {}
+        schemas: dict[int, RegisteredSchema] = {}
+        problems: dict[int, str] = {}
         for id in np.unique(framed.ids).tolist():
             try:
-                told[id] = _told(self._registry.schema(id))
+                schemas[id] = _told(self._registry.schema(id))
             except UnknownSchema as unknown:
-                strange[id] = str(unknown)
-        if strange:
-            bad = np.isin(framed.ids, list(strange))
+                problems[id] = str(unknown)
+        if problems:
+            bad = np.isin(framed.ids, list(problems))
             for row in np.flatnonzero(bad).tolist():
-                rejects.add(int(framed.at[row]), Reason.UNKNOWN_SCHEMA, strange[int(framed.ids[row])])
+                rejects.add(int(framed.at[row]), Reason.UNKNOWN_SCHEMA, problems[int(framed.ids[row])])
             framed = Framed(framed.payloads.filter(pa.array(~bad)), framed.ids[~bad], framed.at[~bad])
-        return framed, told, rejects
+        return framed, schemas, rejects
 
-    def _missing(self, rows: pa.Table, ids: Numbers, told: Mapping[int, RegisteredSchema]) -> dict[int, str]:
+    def _missing(self, rows: pa.Table, ids: Numbers, schemas: Mapping[int, RegisteredSchema]) -> dict[int, str]:
         """Rows that lack what their schema requires, with the name of it."""
         missing: dict[int, str] = {}
         for id in np.unique(ids).tolist():
             theirs = ids == id
-            for name in told[id].required:
+            for name in schemas[id].required:
                 if name in rows.column_names:
-                    gone = theirs & bools(rows[name].combine_chunks().is_null())
-                    for row in np.flatnonzero(gone).tolist():
+                    absent = theirs & bools(rows[name].combine_chunks().is_null())
+                    for row in np.flatnonzero(absent).tolist():
                         missing.setdefault(row, name)
         return missing
 
-    def _unknown(self, unknown: Structure | None, told: list[RegisteredSchema]) -> Structure | None:
+    def _unknown(self, unknown: Structure | None, schemas: list[RegisteredSchema]) -> Structure | None:
         """New fields, with the types that the schemas give them rather than those that values show."""
-        if self._new_field != "evolve" or not told:
+        if self._new_field != "evolve" or not schemas:
             return None if self._new_field != "evolve" else unknown
-        said = reduce(merge_inferred, (each.structure for each in told))
-        if evolve(self._payload, said) == self._payload:
+        structure = reduce(merge_inferred, (each.structure for each in schemas))
+        if evolve(self._payload, structure) == self._payload:
             return unknown
-        if added(by_key(self._payload), said) > self._limits.new_columns:  # then only what values fill
+        if added(by_key(self._payload), structure) > self._limits.new_columns:  # then only what values fill
             filled = unknown["fields"] if unknown else {}
-            said = struct({name: item for name, item in said["fields"].items() if name in filled})
+            structure = struct({name: item for name, item in structure["fields"].items() if name in filled})
         if not unknown:
-            return said if said["fields"] else None
-        beside = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
-        rounded = {name: JSON for name in _rounded(told, said) if _is_big(unknown["fields"].get(name, {}))}
-        return struct({**said["fields"], **rounded, **beside})
+            return structure if structure["fields"] else None
+        beside = {name: item for name, item in unknown["fields"].items() if name not in structure["fields"]}
+        rounded = {name: JSON for name in _rounded(schemas, structure) if _is_big(unknown["fields"].get(name, {}))}
+        return struct({**structure["fields"], **rounded, **beside})
 
 
 def _sample(structure: Structure) -> Any:
@@ -156,10 +156,10 @@ def _is_big(structure: Structure) -> bool:
     return structure.get("type") in ("big long", "json")
 
 
-def _rounded(told: list[RegisteredSchema], said: Structure) -> list[str]:
+def _rounded(schemas: list[RegisteredSchema], structure: Structure) -> list[str]:
     """Fields that are integers by one schema and doubles by another, so that an integer may be rounded."""
-    longs = {name for each in told for name, item in each.structure["fields"].items() if item == {"type": "long"}}
-    return [name for name in longs if said["fields"][name] == {"type": "double"}]
+    longs = {name for each in schemas for name, item in each.structure["fields"].items() if item == {"type": "long"}}
+    return [name for name in longs if structure["fields"][name] == {"type": "double"}]
 
 
 @lru_cache(maxsize=1024)
@@ -202,39 +202,39 @@ class _Reader:
         self._references = references
         self._left = _NODES
 
-    def structure(self, node: Any, way: tuple[str, ...] = ()) -> Structure:
+    def structure(self, node: Any, path: tuple[str, ...] = ()) -> Structure:
         """What a node tells of its values; `way` are the references that led here: one met again has no end."""
         self._left -= 1
         if not isinstance(node, dict) or self._left < 0:
             return JSON
         if "$ref" in node:
             name = str(node["$ref"])
-            return JSON if name in way or len(way) > _DEPTH else self.structure(self._referred(name), (*way, name))
+            return JSON if name in path or len(path) > _DEPTH else self.structure(self._referred(name), (*path, name))
         kinds = _types(node) - {"null"}
         if kinds == {"integer", "number"}:
             kinds = {"number"}
         if len(kinds) != 1:
-            return self._choice(node, way)
+            return self._choice(node, path)
         (kind,) = kinds
         if kind == "object":
-            return self._object(node, way)
+            return self._object(node, path)
         if kind == "array":
-            element = self.structure(node.get("items"), way)
+            element = self.structure(node.get("items"), path)
             return JSON if element == JSON else {"type": "list", "element": element}
         return {"type": _TYPES[kind]} if kind in _TYPES else JSON
 
-    def _object(self, node: Mapping[str, Any], way: tuple[str, ...]) -> Structure:
+    def _object(self, node: Mapping[str, Any], path: tuple[str, ...]) -> Structure:
         properties = node.get("properties")
         if not isinstance(properties, dict) or not properties:
             return JSON
-        return struct({str(name): self.structure(item, way) for name, item in properties.items()})
+        return struct({str(name): self.structure(item, path) for name, item in properties.items()})
 
-    def _choice(self, node: Mapping[str, Any], way: tuple[str, ...]) -> Structure:
+    def _choice(self, node: Mapping[str, Any], path: tuple[str, ...]) -> Structure:
         """`null` or one other is that other; any other choice is text."""
         for key in ("oneOf", "anyOf"):
             if isinstance(options := node.get(key), list):
                 real = [each for each in options if _types(each) != {"null"}]
-                return self.structure(real[0], way) if len(real) == 1 else JSON
+                return self.structure(real[0], path) if len(real) == 1 else JSON
         return JSON
 
     def _referred(self, name: str) -> Any:

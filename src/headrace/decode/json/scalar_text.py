@@ -31,10 +31,10 @@ def quoted_texts(node: PayloadNode) -> bool:
 def leaf(node: PayloadNode, texts: pa.StringArray) -> Vouched:
     """A leaf's column out of its JSON texts (without their quotes); NULL stays NULL."""
     column, good = _read(node, texts)
-    made = proven(node, column)
-    if made.null_count != column.null_count:
-        good = _both(good, bools(pc.or_(made.is_valid(), column.is_null())))
-    return made, good
+    values = proven(node, column)
+    if values.null_count != column.null_count:
+        good = _both(good, bools(pc.or_(values.is_valid(), column.is_null())))
+    return values, good
 
 
 def _read(node: PayloadNode, texts: pa.StringArray) -> Vouched:

@@ -28,9 +28,9 @@ class Real(float):
     text: str
 
     def __new__(cls, text: str) -> Real:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        real = super().__new__(cls, text)
+        real.text = text
+        return real
 
 
 class Span(str):
@@ -90,8 +90,8 @@ class Parser:
 
     def scan(self, text: str, at: int) -> tuple[Any, int]:
         """The value that begins at a position, and the position after it."""
-        found: tuple[Any, int] = self._decoder.raw_decode(text, at)
-        return found
+        result: tuple[Any, int] = self._decoder.raw_decode(text, at)
+        return result
 
     def _whole(self, text: str) -> Any:
         try:
@@ -103,12 +103,12 @@ class Parser:
         return value
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs) and self._twice is None:
+        members = dict(pairs)
+        if len(members) != len(pairs) and self._twice is None:
             keys = [key for key, _ in pairs]
             self._twice = next(key for key in keys if keys.count(key) > 1) if len(keys) < 1000 else "…"
         self._widest = max(self._widest, len(pairs))
-        return made
+        return members
 
     def _refuse_depth(self, text: str) -> None:
         limit = self._limits.depth
@@ -155,24 +155,24 @@ class Cutter:
         return self._parser.scan(text, at)
 
     def _span_members(self, node: PayloadNode, text: str, at: int) -> tuple[dict[str, Any], int]:
-        made: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         at = space(text, at + 1)
         while text[at] != "}":
             key, at = self._parser.scan(text, at)
             at = space(text, space(text, at) + 1)
             child = node.children.get("*" if node.kind == "map" else key)
-            made[key], at = self._spans(child, text, at)
+            members[key], at = self._spans(child, text, at)
             at = _past_comma(text, at)
-        return made, at + 1
+        return members, at + 1
 
     def _span_elements(self, node: PayloadNode, text: str, at: int) -> tuple[list[Any], int]:
-        made: list[Any] = []
+        elements: list[Any] = []
         at = space(text, at + 1)
         while text[at] != "]":
             item, at = self._spans(node.children["*"], text, at)
-            made.append(item)
+            elements.append(item)
             at = _past_comma(text, at)
-        return made, at + 1
+        return elements, at + 1
 
 
 def holds_text(node: PayloadNode) -> bool:

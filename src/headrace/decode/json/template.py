@@ -115,8 +115,8 @@ def trace_template(
     lacks = _lacks(layout, objects | {value.path for value in values})
     if any(lacks):
         return None
-    strangers, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
-    return Template(text, values, objects, tracer.keys, strangers, misfits, news)
+    new_fields, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
+    return Template(text, values, objects, tracer.keys, new_fields, misfits, news)
 
 
 class _Untraceable(Exception):
@@ -152,10 +152,10 @@ class _Tracer:
         self._take(_SPACE)
 
     def _take(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
-        if (found := pattern.match(self.text, self.at)) is None:
+        if (match := pattern.match(self.text, self.at)) is None:
             raise _Untraceable
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def _next(self) -> bytes:
         self._space()

@@ -67,15 +67,15 @@ class TemplateMatcher:
         spans, nulls = self._within(spans, good)
         columns = {value.path: self._read(nth, spans, nulls, good) for nth, value in enumerate(self.pattern.values)}
         columns |= {self.pattern.values[nth].path: None for nth in self.pattern.misfits}
-        made = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
+        rows = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
         kept = self._kept(whole, nulls, good)
         if good.all():
-            return TemplateMatch(index, made, self.pattern.strangers, kept)
+            return TemplateMatch(index, rows, self.pattern.strangers, kept)
         if not good.any():
             return None
-        made = [column.filter(pa.array(good)) for column in made]
+        rows = [column.filter(pa.array(good)) for column in rows]
         kept = kept if kept is None else kept.filter(pa.array(good))
-        return TemplateMatch(index[good], made, self.pattern.strangers, kept)
+        return TemplateMatch(index[good], rows, self.pattern.strangers, kept)
 
     def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
         """The texts of what is kept, each behind its path; a null fits every column, so nothing is kept of that."""
@@ -182,19 +182,19 @@ def _list(value: TemplateValue, texts: pa.StringArray, comma: str, good: Mask) -
     if (empty := text.sizes == 0).any():
         kept = ~empty[owner]
         elements, owner = elements.filter(pa.array(kept)), owner[kept]
-    made, vouched = leaf(value.leaf, elements)
+    values, vouched = leaf(value.leaf, elements)
     if vouched is not None:
         good[owner[~vouched]] = False
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     gaps = texts.is_null() if texts.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), made, type=value.node.type, mask=gaps)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=value.node.type, mask=gaps)
 
 
 def _cut_ends(texts: pa.StringArray, text: TextBytes, filled: Mask) -> pa.StringArray:
     starts = text.starts[:-1] + filled
-    made = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
-    return made if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), made)
+    pieces = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
+    return pieces if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), pieces)
 
 
 def _column(column: PayloadColumn, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
@@ -234,8 +234,8 @@ class _Texts:
         """The ends of the keys of these texts, which have so many each."""
         if len(index) * count == len(self._keys):
             return self._keys.reshape(-1, count)
-        found: np.ndarray = self._keys[self._first[index][:, None] + np.arange(count)]
-        return found
+        keys: np.ndarray = self._keys[self._first[index][:, None] + np.arange(count)]
+        return keys
 
     def text(self, at: int) -> bytes:
         begin, end = self.bytes.starts[at], self.bytes.starts[at + 1]
@@ -258,33 +258,33 @@ class TemplateMatchers:
         if self._idle:
             self._idle -= 1
             return []
-        given, left = _Texts(texts), np.ones(len(texts), bool)
-        found: dict[TemplateMatcher, TemplateMatch] = {}
+        column, rest = _Texts(texts), np.ones(len(texts), bool)
+        matches: dict[TemplateMatcher, TemplateMatch] = {}
         vain = 0
-        for stencil in chain(self._known, self._traced(given, left)):
-            index = np.flatnonzero(left & (given.counts == stencil.pattern.keys))
+        for stencil in chain(self._known, self._traced(column, rest)):
+            index = np.flatnonzero(rest & (column.counts == stencil.pattern.keys))
             if not len(index):
                 continue
-            if fitting := stencil.fit(given, index):
-                found[stencil] = fitting
-                left[fitting.index] = False
+            if fitting := stencil.fit(column, index):
+                matches[stencil] = fitting
+                rest[fitting.index] = False
             vain += len(index) - (len(fitting.index) if fitting else 0)
             if vain > _VAIN * len(texts):
                 break
-        useful = sorted(found, key=lambda each: -len(found[each].index))
-        self._known = [*useful, *(each for each in self._known if each not in found)][:_KEPT]
-        self._pause = 0 if found or not len(texts) else min(_PAUSE, 2 * self._pause + 1)
+        useful = sorted(matches, key=lambda each: -len(matches[each].index))
+        self._known = [*useful, *(each for each in self._known if each not in matches)][:_KEPT]
+        self._pause = 0 if matches or not len(texts) else min(_PAUSE, 2 * self._pause + 1)
         self._idle = self._pause
-        return list(found.values())
+        return list(matches.values())
 
-    def _traced(self, given: _Texts, left: Mask) -> Iterator[TemplateMatcher]:
+    def _traced(self, index: _Texts, rest: Mask) -> Iterator[TemplateMatcher]:
         """New stencils, each from the first text that fits none before it, while there are many such."""
         for _ in range(_SAMPLES):
-            remain = np.flatnonzero(left)
-            if not len(remain) or len(remain) * _SHARE < len(left):
+            remain = np.flatnonzero(rest)
+            if not len(remain) or len(remain) * _SHARE < len(rest):
                 return
             if pattern := trace_template(
-                self._layout, given.text(int(remain[0])), self._limits, self._ignore, self._keep
+                self._layout, index.text(int(remain[0])), self._limits, self._ignore, self._keep
             ):
                 yield TemplateMatcher(self._layout, pattern)
-            left[remain[0]] = False  # looked at: the next one is another
+            rest[remain[0]] = False  # looked at: the next one is another

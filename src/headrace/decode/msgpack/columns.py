@@ -51,13 +51,13 @@ class _Field:
         """The column; NULL where the map does not have the field."""
         if not self.parts:
             return nulls(count, self.kind)
-        met = np.concatenate(self.rows)
-        made = pa.concat_arrays(self.parts)
-        if len(met) == count and len(self.parts) == 1:
-            return made
+        order = np.concatenate(self.rows)
+        values = pa.concat_arrays(self.parts)
+        if len(order) == count and len(self.parts) == 1:
+            return values
         place = np.full(count, -1, np.int64)
-        place[met] = np.arange(len(met))
-        return made.take(pa.array(place, mask=place < 0))
+        place[order] = np.arange(len(order))
+        return values.take(pa.array(place, mask=place < 0))
 
 
 class MsgpackColumns:
@@ -117,8 +117,8 @@ class MsgpackColumns:
     def _whole(self, pos: Numbers, width: Numbers) -> Numbers:
         """Unsigned integers of `width` bytes; undefined where the width is 0."""
         shift = (8 * (8 - np.maximum(width, 1))).astype(np.uint64)
-        found: Numbers = (self._big[np.minimum(pos, len(self._big) - 1)] >> shift).astype(np.int64)
-        return found
+        numbers: Numbers = (self._big[np.minimum(pos, len(self._big) - 1)] >> shift).astype(np.int64)
+        return numbers
 
     # ---- maps and lists ----
 
@@ -128,14 +128,14 @@ class MsgpackColumns:
         Maps with their keys in another order take more steps. `credit` is in keys: a step earns the keys it reads and
         costs the keys that the exact path reads in the same time. At 0 the records that are not finished are left.
         """
-        left = self._count(cursor, 0x80, (0xDE, 0xDF))
-        self._leave(cursor, left > self._keys)
-        left[~self.good[cursor.row]] = 0
-        met: dict[str | None, Mask] = {}
+        remaining = self._count(cursor, 0x80, (0xDE, 0xDF))
+        self._leave(cursor, remaining > self._keys)
+        remaining[~self.good[cursor.row]] = 0
+        key_rows: dict[str | None, Mask] = {}
         credit = limit = STEP * (4 * len(fields) + FEW)
-        while len(live := np.flatnonzero(left > 0)) and credit > 0:
+        while len(live := np.flatnonzero(remaining > 0)) and credit > 0:
             name, here = self._same_key(cursor, live)
-            some, twice = cursor.some(here), met.setdefault(name, np.zeros(len(cursor), bool))
+            some, twice = cursor.some(here), key_rows.setdefault(name, np.zeros(len(cursor), bool))
             self._leave(some, twice[here] if name is not None else np.ones(len(here), bool))
             twice[here] = True
             if name in fields:
@@ -148,10 +148,10 @@ class MsgpackColumns:
                 else:
                     self._leave(some, np.ones(len(some), bool))  # the exact path names and counts the field
             cursor.pos[here] = some.pos
-            left[here] -= 1
-            left[~self.good[cursor.row]] = 0
+            remaining[here] -= 1
+            remaining[~self.good[cursor.row]] = 0
             credit = min(limit, credit + len(here) - STEP - len(live) // STEP)
-        self._leave(cursor, left > 0)
+        self._leave(cursor, remaining > 0)
 
     def _same_key(self, cursor: Cursor, live: Numbers) -> tuple[str | None, Numbers]:
         """The key at the first cursor and all cursors at the same key, moved past it; None if the key is not a text.
@@ -189,10 +189,10 @@ class MsgpackColumns:
 
     def _ordered(self, cursor: Cursor, at: Numbers, fields: dict[str, _Field]) -> None:
         """Read arrays in the order of the schema's fields; a shorter one lacks the last fields."""
-        left = self._count(cursor, 0x90, (0xDC, 0xDD))
-        self._leave(cursor, left > len(fields))
+        remaining = self._count(cursor, 0x90, (0xDC, 0xDD))
+        self._leave(cursor, remaining > len(fields))
         for nth, each in enumerate(fields.values()):
-            live = np.flatnonzero((left > nth) & self.good[cursor.row])
+            live = np.flatnonzero((remaining > nth) & self.good[cursor.row])
             if not len(live):
                 return
             some = cursor.some(live)
@@ -217,14 +217,14 @@ class MsgpackColumns:
                 self._leave(cursor, odd)
                 break
             some = cursor.some(live)
-            for kind, made in zip(kinds, parts, strict=True):
-                made.append(self._value(kind, some))
+            for kind, part in zip(kinds, parts, strict=True):
+                part.append(self._value(kind, some))
             cursor.pos[live] = some.pos
             owners.append(live)
             numbers.append(np.full(len(live), number))
         owner = np.concatenate(owners)
         order = np.lexsort((np.concatenate(numbers), owner))
-        return [pa.concat_arrays(made).take(pa.array(order)) for made in parts], owner[order]
+        return [pa.concat_arrays(part).take(pa.array(order)) for part in parts], owner[order]
 
     # ---- values ----
 
@@ -235,11 +235,11 @@ class MsgpackColumns:
             return self._there(kind, cursor)
         at = np.flatnonzero(~nil)
         some = cursor.some(at)
-        made = self._there(kind, some) if len(at) else nulls(0, kind)
+        values = self._there(kind, some) if len(at) else nulls(0, kind)
         cursor.pos[at] = some.pos
         self._move(cursor, nil.astype(np.int64))
         place = np.cumsum(~nil) - 1
-        return made.take(pa.array(place, mask=nil))
+        return values.take(pa.array(place, mask=nil))
 
     def _there(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         if is_json(kind) or pa.types.is_unsigned_integer(kind):
@@ -273,35 +273,35 @@ class MsgpackColumns:
         width = _WIDTH[tags]
         shift = 8 * (8 - np.maximum(width, 1))
         words = self._big[cursor.pos + 1].astype(np.uint64)
-        found = np.where(
+        numbers = np.where(
             width == 0,
             _SMALL[tags],
             np.where(_SIGNED[tags], words.view(np.int64) >> shift, (words >> shift.astype(np.uint64)).view(np.int64)),
         )
-        return found, _WHOLE[tags] & ~((tags == 0xCF) & (found < 0))
+        return numbers, _WHOLE[tags] & ~((tags == 0xCF) & (numbers < 0))
 
     def _integer(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         width = _WIDTH[self.data[cursor.pos]]
-        found, whole = self._numbers(cursor)
+        numbers, whole = self._numbers(cursor)
         half = 1 << (kind.bit_width - 1)
-        inside = whole & (found >= -half) & (found <= half - 1)
+        inside = whole & (numbers >= -half) & (numbers <= half - 1)
         self._leave(cursor, ~inside)
         self._move(cursor, np.where(inside, 1 + width, 0))
-        return pa.array(np.where(inside, found, 0)).cast(kind)
+        return pa.array(np.where(inside, numbers, 0)).cast(kind)
 
     def _float(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         tags = self.data[cursor.pos]
-        found, whole = self._numbers(cursor)
+        numbers, whole = self._numbers(cursor)
         with np.errstate(invalid="ignore"):  # bytes that are not a float are not used
             single = self._view(">f4")[cursor.pos + 1].astype(np.float64)
         double = self._view(">f8")[cursor.pos + 1].astype(np.float64)
-        exact = np.where(tags == 0xCB, double, np.where(tags == 0xCA, single, found.astype(np.float64)))
+        exact = np.where(tags == 0xCB, double, np.where(tags == 0xCA, single, numbers.astype(np.float64)))
         number = whole | (tags == 0xCA) | (tags == 0xCB)
-        made = pa.array(exact).cast(kind, safe=False)
-        grown = np.isinf(made.to_numpy(zero_copy_only=False)) & ~np.isinf(exact)
+        values = pa.array(exact).cast(kind, safe=False)
+        grown = np.isinf(values.to_numpy(zero_copy_only=False)) & ~np.isinf(exact)
         self._leave(cursor, ~number | grown)
         self._move(cursor, np.where(number & ~grown, 1 + _WIDTH[tags], 0))
-        return made
+        return values
 
     def _text(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         """Text or bytes, by the type; a value with the tag of the other is left."""
@@ -317,16 +317,16 @@ class MsgpackColumns:
         sizes[~self.good[cursor.row]] = 0
         starts = cursor.pos.copy()
         cursor.pos += sizes
-        found = cut(self.data, starts, cursor.pos, pa.binary())
-        return self._utf8(found, cursor) if is_text else found
+        texts = cut(self.data, starts, cursor.pos, pa.binary())
+        return self._utf8(texts, cursor) if is_text else texts
 
-    def _utf8(self, found: pa.BinaryArray, cursor: Cursor) -> pa.StringArray:
+    def _utf8(self, texts: pa.BinaryArray, cursor: Cursor) -> pa.StringArray:
         try:
-            return found.cast(pa.string())
+            return texts.cast(pa.string())
         except pa.ArrowInvalid:
-            odd = TextBytes(found).beyond_ascii()
+            odd = TextBytes(texts).beyond_ascii()
             self._leave(cursor, odd)
-            return pc.if_else(pa.array(odd), pa.scalar(b"", pa.binary()), found).cast(pa.string())
+            return pc.if_else(pa.array(odd), pa.scalar(b"", pa.binary()), texts).cast(pa.string())
 
     def _moment(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         """The timestamp extension, in one of its three lengths."""
@@ -351,8 +351,8 @@ class MsgpackColumns:
         self._leave(cursor, ~_is_map(self.data[cursor.pos]))
         fields = {item.name: _Field(item.type) for item in kind}
         self._pairs(cursor, np.arange(len(cursor)), fields, top=False)
-        made = [each.whole(len(cursor)) for each in fields.values()]
-        return pa.StructArray.from_arrays(made, fields=list(kind))
+        columns = [each.whole(len(cursor)) for each in fields.values()]
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
 
     def _list(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         self._leave(cursor, ~_is_list(self.data[cursor.pos]))
@@ -381,13 +381,13 @@ def _words(raw: bytes) -> np.ndarray:
 
 
 def _is_map(tags: np.ndarray) -> Mask:
-    found: Mask = ((tags & 0xF0) == 0x80) | (tags == 0xDE) | (tags == 0xDF)
-    return found
+    is_map: Mask = ((tags & 0xF0) == 0x80) | (tags == 0xDE) | (tags == 0xDF)
+    return is_map
 
 
 def _is_list(tags: np.ndarray) -> Mask:
-    found: Mask = ((tags & 0xF0) == 0x90) | (tags == 0xDC) | (tags == 0xDD)
-    return found
+    is_list: Mask = ((tags & 0xF0) == 0x90) | (tags == 0xDC) | (tags == 0xDD)
+    return is_list
 
 
 def _offsets(owner: Numbers, count: int) -> pa.Int32Array:
@@ -408,11 +408,11 @@ def _with_twins(keys: pa.StringArray, owner: Numbers, count: int) -> Mask:
 
 def _widths(tags: Sequence[int], small: slice | None = None) -> np.ndarray:
     """By tag, the bytes of the length field; -1 for other tags."""
-    made = np.full(256, -1, np.int64)
-    made[list(tags)] = [1, 2, 4]
+    widths = np.full(256, -1, np.int64)
+    widths[list(tags)] = [1, 2, 4]
     if small:
-        made[small] = 0
-    return made
+        widths[small] = 0
+    return widths
 
 
 _TEXT_WIDTH = _widths((0xD9, 0xDA, 0xDB), slice(0xA0, 0xC0))

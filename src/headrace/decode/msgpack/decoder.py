@@ -84,8 +84,8 @@ class MsgpackDecoder:
         texts = np.full(len(values), None, object)
         for schema, inner, at in groups:
             natural, kept, _ = self._natural(schema, inner, at, rejects)
-            if (found := scalars_as_text(natural, steps)) is not None:
-                texts[kept] = found.to_pylist()
+            if (scalars := scalars_as_text(natural, steps)) is not None:
+                texts[kept] = scalars.to_pylist()
         return pa.array(texts, pa.string()), rejects.in_order()
 
     def _groups(self, values: pa.BinaryArray) -> tuple[Groups, Rejects]:
@@ -138,20 +138,20 @@ class MsgpackDecoder:
             none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
             return pa.Table.from_arrays(none, names), np.zeros(len(values), bool), Counter()
         wire = msgpack_wire.MsgpackColumns(values, BARE, self._limits.keys)
-        made = pa.Table.from_arrays(wire.read(schema), names)
+        table = pa.Table.from_arrays(wire.read(schema), names)
         good = wire.good
         for _, rows in wire.strangers if strict and self._new_field in ("reject", "rescue", "stop") else ():
             good[rows] = False
-        met: Counter[str] = Counter()
+        ignored: Counter[str] = Counter()
         for name, rows in wire.strangers:
-            met[name] += int(good[rows].sum())
-        return (made if good.all() else made.filter(pa.array(good))), good, +met
+            ignored[name] += int(good[rows].sum())
+        return (table if good.all() else table.filter(pa.array(good))), good, +ignored
 
     def _one_by_one(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
     ) -> tuple[pa.Table, Numbers, _UnknownFields]:
         """The same, each value by itself: what it is, or why it is none."""
-        verdicts: dict[int, tuple[Reason, str]] = {}
+        errors: dict[int, tuple[Reason, str]] = {}
         unknown = _UnknownFields()
         unpack = _Unpack(schema, self._limits)
         deep = _openers(values) >= self._limits.depth
@@ -162,7 +162,7 @@ class MsgpackDecoder:
                 cells, extra = unpack.cells(raw, bool(deep[row]))
                 names, texts = self._apply_contract(extra) if extra and strict else ([each.name for each in extra], {})
             except _Wrong as wrong:
-                verdicts[row] = wrong.reason, wrong.detail
+                errors[row] = wrong.reason, wrong.detail
                 continue
             unknown.counts.update(dict.fromkeys(names, 1))
             if texts:
@@ -171,16 +171,16 @@ class MsgpackDecoder:
             rows.append(row)
 
         def refuse(row: int, reason: Reason, detail: str) -> None:
-            verdicts.setdefault(row, (reason, detail))
+            errors.setdefault(row, (reason, detail))
 
         columns = ColumnBuilder(refuse)
         owners = np.array(rows, np.int64)
         cells_of = list(zip(*unpacked, strict=True)) if unpacked else [()] * len(schema.fields)
         arrays = [columns.column(cells_of[nth], kind, owners, name) for nth, (name, kind) in enumerate(schema.fields)]
         natural = pa.Table.from_arrays(arrays, [name for name, _ in schema.fields])
-        for row, (reason, detail) in verdicts.items():
+        for row, (reason, detail) in errors.items():
             rejects.add(int(at[row]), reason, detail)
-        good = np.array([row not in verdicts for row in rows], bool)
+        good = np.array([row not in errors for row in rows], bool)
         return (natural if good.all() else natural.filter(pa.array(good))), at[owners[good]], unknown
 
     def _apply_contract(self, extra: list[_UnknownField]) -> tuple[list[str], dict[Path, str]]:
@@ -251,12 +251,12 @@ class _Unpack:
             raise _Wrong(reason, str(trouble) or "no MessagePack value") from None
 
     def _pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             raise _Wrong(Reason.DUPLICATE_KEY, "a map has a key twice")
-        if len(made) > self._limits.keys:
-            raise _Wrong(Reason.TOO_WIDE, f"a map has {len(made)} keys, the limit is {self._limits.keys}")
-        return made
+        if len(members) > self._limits.keys:
+            raise _Wrong(Reason.TOO_WIDE, f"a map has {len(members)} keys, the limit is {self._limits.keys}")
+        return members
 
 
 def _refuse_ext(code: int, data: bytes) -> Any:

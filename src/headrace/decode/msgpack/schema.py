@@ -65,10 +65,10 @@ class FromAddress(Registry):
     """Schemas behind an address: `<url>/<id>`, with the bounds and the memory of a schema registry."""
 
     def _fetched(self, id: int) -> Registered:
-        answer = self._ask(f"/{id}", None)
-        if answer is None:
+        response = self._ask(f"/{id}", None)
+        if response is None:
             raise UnknownSchema(f"the registry knows no schema {id}")
-        return Registered(id, "JSON", json.dumps(answer))
+        return Registered(id, "JSON", json.dumps(response))
 
 
 class ByAddress:
@@ -138,10 +138,10 @@ def form_of(item: Any) -> MsgpackSchema:
     name, fields = (item.get("name"), item.get("fields")) if isinstance(item, dict) else (None, None)
     if not isinstance(name, str) or not name or not isinstance(fields, list) or not 0 < len(fields) <= _FIELDS:
         raise BadSchemas("a schema has a name and a list of fields")
-    made = tuple(_field(each) for each in fields)
-    if len({each.lower() for each, _ in made}) < len(made):
+    columns = tuple(_field(each) for each in fields)
+    if len({each.lower() for each, _ in columns}) < len(columns):
         raise BadSchemas("two fields have the same name")
-    return MsgpackSchema(name, made)
+    return MsgpackSchema(name, columns)
 
 
 def _field(item: Any) -> tuple[str, pa.DataType]:
@@ -151,18 +151,20 @@ def _field(item: Any) -> tuple[str, pa.DataType]:
     if kind == "json":
         return name, JSON
     try:
-        made = parse_type(kind)
+        arrow_type = parse_type(kind)
     except (UsageError, RecursionError) as trouble:
         raise BadSchemas(f"{name[:100]}: {str(trouble)[:200]}") from None
-    if (strange := _strange(made)) is not None:
-        raise BadSchemas(f"{name[:100]}: MessagePack has no {strange}; name what is sent, and give the column its type")
-    return name, made
+    if (unsupported := _strange(arrow_type)) is not None:
+        raise BadSchemas(
+            f"{name[:100]}: MessagePack has no {unsupported}; name what is sent, and give the column its type"
+        )
+    return name, arrow_type
 
 
 def _strange(kind: pa.DataType) -> pa.DataType | None:
     """The first type within a type that MessagePack cannot say."""
     if pa.types.is_struct(kind):
-        return next((strange for item in kind if (strange := _strange(item.type)) is not None), None)
+        return next((unsupported for item in kind if (unsupported := _strange(item.type)) is not None), None)
     if pa.types.is_list(kind):
         return _strange(kind.value_type)
     if pa.types.is_map(kind):

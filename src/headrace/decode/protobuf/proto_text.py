@@ -72,17 +72,17 @@ class _Parser:
     def _line(self, at: int) -> int:
         return self._text.count("\n", 0, at) + 1
 
-    def _wrong(self, wanted: str) -> NoReturn:
+    def _wrong(self, expected: str) -> NoReturn:
         _, seen, at = self._tokens[self._at] if self._at < len(self._tokens) else ("", "the end", len(self._text))
-        raise BadProtobufSchema(f"{self._name}:{self._line(at)}: expected {wanted}, saw {seen[:40]}")
+        raise BadProtobufSchema(f"{self._name}:{self._line(at)}: expected {expected}, saw {seen[:40]}")
 
     def _peek(self, ahead: int = 0) -> str:
         at = self._at + ahead
         return self._tokens[at][1] if at < len(self._tokens) else ""
 
-    def _take(self, kind: str, wanted: str) -> str:
+    def _take(self, kind: str, expected: str) -> str:
         if self._at >= len(self._tokens) or self._tokens[self._at][0] != kind:
-            self._wrong(wanted)
+            self._wrong(expected)
         self._at += 1
         return self._tokens[self._at - 1][1]
 
@@ -196,9 +196,9 @@ class _Parser:
         while not self._skip("}"):
             self._element(message, depth, optionals)
         for each in optionals:  # after all others: an `optional` field of proto3 is the only member of a oneof
-            taken = {choice.name for choice in message.oneof_decl} | {other.name for other in message.field}
+            names = {choice.name for choice in message.oneof_decl} | {other.name for other in message.field}
             name = f"_{each.name}"
-            while name in taken:
+            while name in names:
                 name = f"X{name}"
             each.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=name)

@@ -74,55 +74,55 @@ class Registry:
         if why and self._clock() - since < _UNKNOWN_FOR:
             raise UnknownSchema(why)
         try:
-            found = self._fetched(id)
+            registered = self._fetched(id)
         except UnknownSchema as unknown:
             _keep(self._unknown, id, (self._clock(), str(unknown)))
             raise
-        self._store(found)
-        return _keep(self._known, id, found)
+        self._store(registered)
+        return _keep(self._known, id, registered)
 
     def newest(self, subject: str) -> Registered | None:
         """The newest schema of a subject; None when there is no such subject."""
-        answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _SUBJECT_UNKNOWN)
-        if answer is None:
+        response = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _SUBJECT_UNKNOWN)
+        if response is None:
             return None
-        number = answer.get("id")
-        return self._whole(number if isinstance(number, int) else -1, answer)
+        number = response.get("id")
+        return self._whole(number if isinstance(number, int) else -1, response)
 
     # ---- answers ----
 
     def _fetched(self, id: int) -> Registered:
-        answer = self._ask(f"/schemas/ids/{id}", (_ID_UNKNOWN,)) if id > 0 else None
-        if answer is None:
+        response = self._ask(f"/schemas/ids/{id}", (_ID_UNKNOWN,)) if id > 0 else None
+        if response is None:
             raise UnknownSchema(f"the registry knows no schema {id}")
-        return self._whole(id, answer)
+        return self._whole(id, response)
 
-    def _whole(self, id: int, answer: Mapping[str, Any]) -> Registered:
-        kind = answer.get("schemaType") or "AVRO"
+    def _whole(self, id: int, response: Mapping[str, Any]) -> Registered:
+        kind = response.get("schemaType") or "AVRO"
         if kind not in _KINDS:
             raise UnknownSchema(f"schema {id} is of the unknown kind {str(kind)[:40]!r}")
         texts: dict[str, str] = {}
-        self._resolve(id, answer, texts, ())
-        return Registered(id, cast(Kind, kind), self._text(answer), texts)
+        self._resolve(id, response, texts, ())
+        return Registered(id, cast(Kind, kind), self._text(response), texts)
 
-    def _resolve(self, id: int, answer: Mapping[str, Any], texts: dict[str, str], way: tuple[str, ...]) -> None:
+    def _resolve(self, id: int, response: Mapping[str, Any], texts: dict[str, str], parents: tuple[str, ...]) -> None:
         """Collect what a schema refers to, the innermost first."""
-        for name, subject, version in _references(answer):
+        for name, subject, version in _references(response):
             place = f"{subject} {version}"
-            if place in way or len(way) >= _DEPTH:
+            if place in parents or len(parents) >= _DEPTH:
                 raise UnknownSchema(f"schema {id} refers to schemas that refer to each other, or too deeply: {name}")
             if name in texts:
                 continue
             inner = self._ask(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true", _SUBJECT_UNKNOWN)
             if inner is None:
                 raise UnknownSchema(f"schema {id} refers to {name[:100]}, which the registry does not have")
-            self._resolve(id, inner, texts, (*way, place))
+            self._resolve(id, inner, texts, (*parents, place))
             texts[name] = self._text(inner)
             if len(texts) > _REFERENCES or sum(map(len, texts.values())) > _TEXTS:
                 raise UnknownSchema(f"schema {id} refers to more than {_REFERENCES} schemas, or to too large ones")
 
-    def _text(self, answer: Mapping[str, Any]) -> str:
-        if not isinstance(text := answer.get("schema"), str):
+    def _text(self, response: Mapping[str, Any]) -> str:
+        if not isinstance(text := response.get("schema"), str):
             raise self._strange("an answer without a schema")
         return text
 
@@ -136,14 +136,14 @@ class Registry:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def _store(self, found: Registered) -> None:
+    def _store(self, registered: Registered) -> None:
         """Keep a schema for the next start; a disk that is full or gone only costs another question."""
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, scratch = tempfile.mkstemp(dir=self._folder, suffix=".part")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(found), file)
-            Path(scratch).replace(self._folder / f"{found.id}.json")
+                json.dump(asdict(registered), file)
+            Path(scratch).replace(self._folder / f"{registered.id}.json")
 
     # ---- the wire ----
 
@@ -158,17 +158,17 @@ class Registry:
         if status == 403:
             raise PermissionDenied(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
         try:
-            answer = json.loads(body)
+            content = json.loads(body)
         except (ValueError, RecursionError):
-            answer = None
-        code = answer.get("error_code") if isinstance(answer, dict) else None
+            content = None
+        code = content.get("error_code") if isinstance(content, dict) else None
         if status == 404 and (unknown is None or code in unknown):
             return None
         if status != 200:
             raise self._strange(f"status {status}")
-        if not isinstance(answer, dict):
+        if not isinstance(content, dict):
             raise self._strange("an answer that is no JSON object")
-        return answer
+        return content
 
     def _get(self, path: str) -> tuple[int, bytes]:
         parts = urlsplit(self._spec.url)
@@ -204,10 +204,10 @@ class Registry:
         if parts.scheme == "http":
             return HTTPConnection(first, first_port, timeout=self._seconds)
         trust = ssl.create_default_context(cadata=self._spec.ca)
-        made = HTTPSConnection(first, first_port or (80 if proxy else None), timeout=self._seconds, context=trust)
+        connection = HTTPSConnection(first, first_port or (80 if proxy else None), timeout=self._seconds, context=trust)
         if proxy:
-            made.set_tunnel(host, port)
-        return made
+            connection.set_tunnel(host, port)
+        return connection
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "User-Agent": "headrace"}
@@ -245,8 +245,8 @@ def _keep(kept: dict[int, V], key: int, value: V) -> V:
     return value
 
 
-def _references(answer: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    listed = answer.get("references") or []
+def _references(response: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    listed = response.get("references") or []
     for item in listed if isinstance(listed, list) else []:
         parts = (item.get("name"), item.get("subject"), item.get("version")) if isinstance(item, dict) else ()
         if [type(part) for part in parts] != [str, str, int]:

@@ -36,11 +36,11 @@ def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     seen = TextBytes(values)
     long, marked = _framed(seen)
     for row in np.flatnonzero(~long).tolist():
-        found = seen.starts[row + 1] - seen.starts[row]
-        rejects.add(int(at[row]), Reason.FRAMING, f"a frame has {HEAD} bytes, saw {found}")
+        size = seen.starts[row + 1] - seen.starts[row]
+        rejects.add(int(at[row]), Reason.FRAMING, f"a frame has {HEAD} bytes, saw {size}")
     for row in np.flatnonzero(long & ~marked).tolist():
-        found = seen.content[seen.starts[row]]
-        rejects.add(int(at[row]), Reason.FRAMING, f"a frame begins with byte 0, saw {found}")
+        size = seen.content[seen.starts[row]]
+        rejects.add(int(at[row]), Reason.FRAMING, f"a frame begins with byte 0, saw {size}")
     if not (long & marked).all():
         kept = long & marked
         values, at = values.filter(pa.array(kept)), at[kept]

@@ -76,9 +76,9 @@ def _from_floats(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     want = node.type
     if not pa.types.is_floating(want):
         return None
-    made = values.cast(want, safe=False)
-    grown = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(values)))
-    return pc.if_else(grown, pa.scalar(None, want), made)
+    numbers = values.cast(want, safe=False)
+    grown = pc.and_(pc.is_inf(numbers), pc.invert(pc.is_inf(values)))
+    return pc.if_else(grown, pa.scalar(None, want), numbers)
 
 
 def _from_decimals(values: pa.Array, node: PayloadNode) -> pa.Array | None:

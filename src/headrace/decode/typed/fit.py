@@ -71,10 +71,10 @@ def fit_values(
         fit.kept = {row: dict(texts[position]) for row, position in enumerate(at.tolist()) if position in texts}
     judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
     columns = [fit.of(each, new_field) for each in layout.columns]
-    strangers = fit.strangers(new_field)
+    new_fields = fit.strangers(new_field)
     unknown = _asked_by(natural, layout) if new_field == "evolve" and not fit.refused.all() else None
-    if unknown and (asked := added(by_key(layout.own), unknown)) > limits.new_columns:
-        fit.refuse_new(too_many(unknown, asked, limits))
+    if unknown and (count := added(by_key(layout.own), unknown)) > limits.new_columns:
+        fit.refuse_new(too_many(unknown, count, limits))
         unknown = None
     good = np.flatnonzero(~fit.refused)
     for row in np.flatnonzero(fit.refused).tolist():
@@ -87,7 +87,7 @@ def fit_values(
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
     rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
-    ignored = strangers if new_field in ("ignore", "rescue") else {}
+    ignored = new_fields if new_field in ("ignore", "rescue") else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
 
 
@@ -105,13 +105,13 @@ def structure_of(kind: pa.DataType) -> Structure:
 
 def _asked_by(natural: pa.Table, layout: PayloadSchema) -> Structure | None:
     """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
-    said = _within(structure_of(pa.struct(list(natural.schema))), layout)
-    if evolve(layout.own, said) == layout.own:
+    structure = _within(structure_of(pa.struct(list(natural.schema))), layout)
+    if evolve(layout.own, structure) == layout.own:
         return None
     # Another schema of the batch may have a double where this one has longs.
     big = _within(big_longs(zip(natural.column_names, natural.columns, strict=True)), layout)
-    said = merge_inferred(said, big) if big else said
-    lacking = {name: item for name, item in said["fields"].items() if _adds(layout.own, name, item)}
+    structure = merge_inferred(structure, big) if big else structure
+    lacking = {name: item for name, item in structure["fields"].items() if _adds(layout.own, name, item)}
     return struct(lacking) if lacking else None
 
 
@@ -176,19 +176,19 @@ class _Fit:
 
     def rescued_column(self, column: PayloadColumn) -> pa.Array:
         """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
-        refused, verdicts = self.refused, self.verdicts
+        refused, errors = self.refused, self.verdicts
         self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
-        made = self.column(column)
+        values = self.column(column)
         misfits = np.array([row for row, (reason, _) in self.verdicts.items() if reason in MISFITS], np.int64)
         self.refused[misfits] = False
-        self.verdicts = {row: said for row, said in self.verdicts.items() if self.refused[row]} | verdicts
+        self.verdicts = {row: error for row, error in self.verdicts.items() if self.refused[row]} | errors
         self.refused |= refused
         if not len(misfits):
-            return made
+            return values
         self._keep(column.path, misfits)
-        gone = np.zeros(len(self.rows), bool)
-        gone[misfits] = True
-        return pc.if_else(pa.array(gone), pa.scalar(None, made.type), made)
+        rejected = np.zeros(len(self.rows), bool)
+        rejected[misfits] = True
+        return pc.if_else(pa.array(rejected), pa.scalar(None, values.type), values)
 
     def exploded_column(self, elements_of: Elements, new_field: NewField) -> pa.Array:
         """A list whose elements are fitted as records of their own; what is rescued of each is kept beside it."""
@@ -207,11 +207,11 @@ class _Fit:
             texts, some = fit.rescued(), np.zeros(len(self.rows), bool)
             some[owner[list(fit.kept)]] = True
             self.rescued_elements = pa.ListArray.from_arrays(offsets, texts, mask=pa.array(~some))
-        made = columns[0]
+        elements = columns[0]
         if pa.types.is_struct(kind.value_type):
             null = pa.array(~is_there(inner))
-            made = pa.StructArray.from_arrays(columns, fields=list(kind.value_type), mask=null)
-        return pa.ListArray.from_arrays(offsets, made, type=kind, mask=none)
+            elements = pa.StructArray.from_arrays(columns, fields=list(kind.value_type), mask=null)
+        return pa.ListArray.from_arrays(offsets, elements, type=kind, mask=none)
 
     def _at(self, path: Path) -> pa.Array | None:
         values: pa.Array | None = self.whole
@@ -252,7 +252,7 @@ class _Fit:
 
     def strangers(self, new_field: NewField) -> dict[str, int]:
         """New fields that good records hold, and how many; the contract's answer given."""
-        found: dict[str, int] = {}
+        names: dict[str, int] = {}
         for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
             there = np.unique(rows[is_there(values) & ~self.refused[rows]])
             if not len(there):
@@ -264,7 +264,7 @@ class _Fit:
             if name.lower() in known:
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
             elif node.open and self.layout.exploded:
-                found[full] = len(there)
+                names[full] = len(there)
             elif new_field == "rescue" and not node.open:
                 self._keep(place, there)
             elif new_field == "stop":
@@ -274,8 +274,8 @@ class _Fit:
             elif new_field == "evolve" and not name_fits(name):
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]} cannot be a column's name")
             else:
-                found[full] = len(there)
-        return found
+                names[full] = len(there)
+        return names
 
     def refuse_new(self, detail: str) -> None:
         """Every record that holds a new field has too many of them."""
@@ -309,8 +309,8 @@ class _Fit:
         text = is_json(values.type)
         values = plain(values)
         valid = is_there(values)
-        if not node.nullable and (gone := live & ~valid).any():
-            self.refuse(rows[gone], Reason.MISSING, f"{where}: required, and absent or null")
+        if not node.nullable and (missing := live & ~valid).any():
+            self.refuse(rows[missing], Reason.MISSING, f"{where}: required, and absent or null")
         live = live & valid
         if node.kind == "json":
             return values if text else as_json(values)
@@ -335,23 +335,23 @@ class _Fit:
         if not pa.types.is_struct(values.type):
             return self._refuse_all(values, rows, live, where, "an object", node)
         names = {item.name for item in values.type}
-        made = []
+        columns = []
         for key, child in node.children.items():
             inner = f"{where}.{key}"
-            made.append(
+            columns.append(
                 self._value(struct_field(values, key), child, rows, live, inner)
                 if key in names
                 else self._absent(child, inner_default(child, key), rows, live, inner)
             )
-        return pa.StructArray.from_arrays(made, fields=list(node.type), mask=pa.array(~is_there(values)))
+        return pa.StructArray.from_arrays(columns, fields=list(node.type), mask=pa.array(~is_there(values)))
 
     def _list(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         if not is_list(values.type):
             return self._refuse_all(values, rows, live, where, "an array", node)
         inner, owner = list_elements(values)
-        made = self._value(inner, node.children["*"], rows[owner], live[owner], f"{where}[]")
+        elements = self._value(inner, node.children["*"], rows[owner], live[owner], f"{where}[]")
         return pa.ListArray.from_arrays(
-            offsets_of(values, owner), made, type=node.type, mask=pa.array(~is_there(values))
+            offsets_of(values, owner), elements, type=node.type, mask=pa.array(~is_there(values))
         )
 
     def _map(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
@@ -361,19 +361,21 @@ class _Fit:
         keys = map_keys(values)
         if not pa.types.is_string(keys.type):
             keys = keys.cast(pa.string())
-        made = self._value(items, node.children["*"], rows[owner], live[owner], f"{where}.*")
+        map_values = self._value(items, node.children["*"], rows[owner], live[owner], f"{where}.*")
         offsets = offsets_of(values, owner).to_pylist()
-        spread = [None if gone else begin for gone, begin in zip((~is_there(values)).tolist(), offsets, strict=False)]
-        return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, made, type=node.type)
+        spread = [
+            None if is_null else begin for is_null, begin in zip((~is_there(values)).tolist(), offsets, strict=False)
+        ]
+        return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, map_values, type=node.type)
 
     def _leaf(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
-        made = converted(values, node)
-        if made is None:
+        column = converted(values, node)
+        if column is None:
             return self._refuse_all(values, rows, live, where, _wanted(values.type, node), node)
-        for at in np.flatnonzero(live & ~is_there(made)).tolist():
+        for at in np.flatnonzero(live & ~is_there(column)).tolist():
             if not self.refused[rows[at]]:
                 self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
-        return made
+        return column
 
     # ---- refusals ----
 
@@ -384,10 +386,10 @@ class _Fit:
             self.verdicts.setdefault(row, (reason, detail))
 
     def _refuse_all(
-        self, values: pa.Array, rows: Numbers, live: Mask, where: str, wanted: str, node: PayloadNode | None = None
+        self, values: pa.Array, rows: Numbers, live: Mask, where: str, expected: str, node: PayloadNode | None = None
     ) -> pa.Array:
-        wanted = wanted or type_name(node.type if node else pa.null())
-        what = f"{where}: expected {wanted}, saw {_said(values.type)}"
+        expected = expected or type_name(node.type if node else pa.null())
+        what = f"{where}: expected {expected}, saw {_said(values.type)}"
         self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
         return pa.nulls(len(values), node.type if node else pa.null())
 

@@ -35,9 +35,9 @@ class ColumnBuilder:
         """One column; a value that does not fit is NULL, and its record refused."""
         if is_json(kind):
             return pa.ExtensionArray.from_storage(kind, self._texts(values, rows, where))
-        wanted = _python(kind)
-        if not set(map(type, values)) <= {*wanted, _NONE}:
-            values = [self._fit(value, wanted, kind, int(row), where) for value, row in zip(values, rows, strict=True)]
+        types = _python(kind)
+        if not set(map(type, values)) <= {*types, _NONE}:
+            values = [self._fit(value, types, kind, int(row), where) for value, row in zip(values, rows, strict=True)]
         if pa.types.is_struct(kind):
             return self._structs(values, kind, rows, where)
         if pa.types.is_list(kind):
@@ -55,8 +55,8 @@ class ColumnBuilder:
                 [self._inside(value, kind, int(row), where) for value, row in zip(values, rows, strict=True)], kind
             )
 
-    def _fit(self, value: Any, wanted: tuple[type, ...], kind: pa.DataType, row: int, where: str) -> Any:
-        if value is None or type(value) in wanted:
+    def _fit(self, value: Any, types: tuple[type, ...], kind: pa.DataType, row: int, where: str) -> Any:
+        if value is None or type(value) in types:
             return value
         self._refuse(row, Reason.TYPE, f"{where}: expected {type_name(kind)}, saw {_said(value)}")
         return None
@@ -70,12 +70,12 @@ class ColumnBuilder:
 
     def _floats(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
         exact = pa.array([None if value is None else float(value) for value in values], pa.float64())
-        made = exact.cast(kind, safe=False)
-        grown = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(exact)))
+        numbers = exact.cast(kind, safe=False)
+        grown = pc.and_(pc.is_inf(numbers), pc.invert(pc.is_inf(exact)))
         for at in np.flatnonzero(bools(grown)).tolist():
             detail = f"{where}: {seen(values[at])} does not fit {type_name(kind)}"
             self._refuse(int(rows[at]), Reason.OVERFLOW, detail)
-        return made
+        return numbers
 
     def _micros(self, value: Timestamp | None, row: int, where: str) -> int | None:
         if value is None:
@@ -87,29 +87,29 @@ class ColumnBuilder:
         return None
 
     def _structs(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
-        made = []
+        columns = []
         for item in kind:
             inner = [None if value is None else value.get(item.name) for value in values]
-            made.append(self.column(inner, item.type, rows, f"{where}.{item.name}"))
-        gone = np.array([value is None for value in values], bool)
-        return pa.StructArray.from_arrays(made, fields=list(kind), mask=pa.array(gone))
+            columns.append(self.column(inner, item.type, rows, f"{where}.{item.name}"))
+        nulls = np.array([value is None for value in values], bool)
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(nulls))
 
     def _lists(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
         sizes, offsets = _offsets(values)
         inner = list(chain.from_iterable(value for value in values if value is not None))
-        made = self.column(inner, kind.value_type, np.repeat(rows, sizes), f"{where}[]")
-        return pa.ListArray.from_arrays(offsets, made, type=kind)
+        elements = self.column(inner, kind.value_type, np.repeat(rows, sizes), f"{where}[]")
+        return pa.ListArray.from_arrays(offsets, elements, type=kind)
 
     def _maps(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
         sizes, offsets = _offsets(values)
         owners = np.repeat(rows, sizes)
         keys = list(chain.from_iterable(value for value in values if value is not None))
         items = list(chain.from_iterable(value.values() for value in values if value is not None))
-        made = self.column(keys, pa.string(), owners, f"{where}, a key")
-        if made.null_count:  # refused above; Arrow takes no NULL as a key
-            made = made.fill_null("")
+        key_column = self.column(keys, pa.string(), owners, f"{where}, a key")
+        if key_column.null_count:  # refused above; Arrow takes no NULL as a key
+            key_column = key_column.fill_null("")
         return pa.MapArray.from_arrays(
-            offsets, made, self.column(items, kind.item_type, owners, f"{where}.*"), type=kind
+            offsets, key_column, self.column(items, kind.item_type, owners, f"{where}.*"), type=kind
         )
 
     def _texts(self, values: Sequence[Any], rows: Numbers, where: str) -> pa.Array:
@@ -125,8 +125,8 @@ class ColumnBuilder:
 
 def _offsets(values: Sequence[Any]) -> tuple[Numbers, pa.Int32Array]:
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
-    gone = np.array([value is None for value in values] + [False], bool)
-    return sizes, pa.array(np.append(0, np.cumsum(sizes)).astype(np.int32), mask=gone)
+    nulls = np.array([value is None for value in values] + [False], bool)
+    return sizes, pa.array(np.append(0, np.cumsum(sizes)).astype(np.int32), mask=nulls)
 
 
 def _python(kind: pa.DataType) -> tuple[type, ...]:

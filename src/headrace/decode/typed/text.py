@@ -17,11 +17,11 @@ def as_json(values: pa.Array) -> pa.Array:
     """Typed values as JSON text: bytes in base64, decimals and times as text, so that nothing is rounded."""
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), pa.string())
-    answer = duck.query(
+    result = duck.query(
         "SELECT CASE WHEN v IS NOT NULL THEN CAST(to_json(v) AS VARCHAR) END AS t FROM seen",
         seen=pa.table({"v": _speakable(values)}),
     )
-    texts = answer["t"].combine_chunks().cast(pa.string())
+    texts = result["t"].combine_chunks().cast(pa.string())
     odd = bools(pc.fill_null(pc.match_substring_regex(texts, "NaN|Infinity"), False))
     return pc.replace_with_mask(texts, pa.array(odd), _finite(texts.filter(pa.array(odd)))) if odd.any() else texts
 
@@ -38,8 +38,8 @@ def _speakable(values: pa.Array) -> pa.Array:
     values = nested.plain(values)
     kind = values.type
     if pa.types.is_binary(kind):
-        answer = duck.query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
-        return answer["t"].combine_chunks().cast(pa.string())
+        result = duck.query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
+        return result["t"].combine_chunks().cast(pa.string())
     if pa.types.is_timestamp(kind):
         texts = pc.strftime(values, "%Y-%m-%dT%H:%M:%S" + ("Z" if kind.tz else ""))
         return texts
@@ -78,5 +78,5 @@ def scalars_as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
         return pa.nulls(len(table), pa.string())
     if pa.types.is_nested(values.type):
         return None
-    said = _speakable(nested.plain(values))
-    return said if pa.types.is_string(said.type) else as_json(said)
+    texts = _speakable(nested.plain(values))
+    return texts if pa.types.is_string(texts.type) else as_json(texts)

@@ -55,20 +55,20 @@ class Compiler:
     places: dict[str, int] = field(default_factory=dict)  # JSON paths that are cut out of the message
     parts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # fields of columns, read by themselves
 
-    def compile(self, tree: Node, wanted: pa.DataType, *, free: bool) -> SqlVector:
+    def compile(self, tree: Node, kind: pa.DataType, *, free: bool) -> SqlVector:
         """The expression, of the wanted type where only that tells; `free`: any type will do. NotInSql: ask records."""
         path = path_of(tree)
-        if path and (direct := self._direct(path)) and (free or direct.kind == wanted):
+        if path and (direct := self._direct(path)) and (free or direct.kind == kind):
             return direct
-        made = self._value(tree)
-        return self._as(made, told_as(wanted)) if isinstance(made, Loose) else made
+        vector = self._value(tree)
+        return self._as(vector, told_as(kind)) if isinstance(vector, Loose) else vector
 
     def _direct(self, path: tuple[Step, ...]) -> SqlVector | None:
         """A column, or a part of one, as it is: to store it once more, its type need not be the message's."""
         for column in self.columns:
             if path[: len(column.path)] == column.path:
-                found = self._below(column.sql, column.type, path[len(column.path) :])
-                return SqlVector(*found) if found and column.told and not pa.types.is_null(found[1]) else None
+                vector = self._below(column.sql, column.type, path[len(column.path) :])
+                return SqlVector(*vector) if vector and column.told and not pa.types.is_null(vector[1]) else None
         return None
 
     def _value(self, node: Node) -> SqlVector | Loose:
@@ -80,17 +80,17 @@ class Compiler:
 
     def _vector(self, node: Node, kind: pa.DataType) -> SqlVector:
         """A value that should be of one type; of another it is unsure, or nothing to compute with."""
-        made = self._as(self._value(node), kind)
-        if made.kind != kind:
-            raise NotInSql(f"{made.kind} where {kind} is wanted")
-        return made
+        vector = self._as(self._value(node), kind)
+        if vector.kind != kind:
+            raise NotInSql(f"{vector.kind} where {kind} is wanted")
+        return vector
 
     def _number(self, node: Node) -> SqlVector:
-        made = self._value(node)
-        made = self._as(made, DOUBLE) if isinstance(made, Loose) else made
-        if made.kind not in (LONG, DOUBLE):
+        vector = self._value(node)
+        vector = self._as(vector, DOUBLE) if isinstance(vector, Loose) else vector
+        if vector.kind not in (LONG, DOUBLE):
             raise NotInSql("no number")
-        return made
+        return vector
 
     # ---- places ----
 
@@ -115,11 +115,11 @@ class Compiler:
         return Loose(f"cuts[{nth}]")
 
     def _inside(self, column: MessageColumnRef, rest: tuple[Step, ...], path: tuple[Step, ...]) -> SqlVector | Loose:
-        found = self._below(column.sql, column.type, rest)
-        if not column.told or found is None:
+        vector = self._below(column.sql, column.type, rest)
+        if not column.told or vector is None:
             empty = column.told and self.open and not meets_map(column.type, rest)
             return SqlVector("NULL", NULL) if empty else self._cut(path)
-        return self._plain(*found) or self._cut(path)
+        return self._plain(*vector) or self._cut(path)
 
     def _below(self, sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
         """A place inside of a column; NULL where its type has none such, None where the message must be asked.
@@ -161,22 +161,22 @@ class Compiler:
             return SqlVector(sql, kind)
         return None
 
-    def _as(self, made: SqlVector | Loose, kind: pa.DataType) -> SqlVector:
+    def _as(self, vector: SqlVector | Loose, kind: pa.DataType) -> SqlVector:
         """A place's JSON as a value of one type, unsure where it is of another."""
-        if isinstance(made, SqlVector):
-            return made
-        seen = f"json_type({made.sql})"
+        if isinstance(vector, SqlVector):
+            return vector
+        seen = f"json_type({vector.sql})"
         if kind == TEXT:
-            return SqlVector(f"({made.sql} ->> '$')", TEXT, (f"coalesce({seen} IN ('VARCHAR', 'NULL'), true)",))
+            return SqlVector(f"({vector.sql} ->> '$')", TEXT, (f"coalesce({seen} IN ('VARCHAR', 'NULL'), true)",))
         if kind == BOOLEAN:
-            return SqlVector(cast(made.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
+            return SqlVector(cast(vector.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
         if kind == LONG:
-            value = cast(made.sql, "BIGINT")
+            value = cast(vector.sql, "BIGINT")
             good = f"coalesce({seen} = 'NULL' OR ({seen} IN ('BIGINT', 'UBIGINT') AND {value} IS NOT NULL), true)"
             return SqlVector(value, LONG, (good,))
         if kind == DOUBLE:
             good = f"coalesce({seen} IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'NULL'), true)"
-            return SqlVector(cast(made.sql, "DOUBLE"), DOUBLE, (good,))
+            return SqlVector(cast(vector.sql, "DOUBLE"), DOUBLE, (good,))
         raise NotInSql(f"JSON as {kind}")
 
     # ---- nodes ----
@@ -197,14 +197,14 @@ class Compiler:
 
     def _alike(self, nodes: Iterable[Node]) -> list[SqlVector]:
         """Values of one type; places take it from the others."""
-        found = [self._value(node) for node in nodes]
-        kinds = {made.kind for made in found if isinstance(made, SqlVector)} - {NULL}
+        vectors = [self._value(node) for node in nodes]
+        kinds = {vector.kind for vector in vectors if isinstance(vector, SqlVector)} - {NULL}
         if kinds == {LONG, DOUBLE}:
             kinds = {DOUBLE}
-        if len(kinds) > 1 or (not kinds and any(isinstance(made, Loose) for made in found)):
+        if len(kinds) > 1 or (not kinds and any(isinstance(vector, Loose) for vector in vectors)):
             raise NotInSql("values of several types")
         kind = next(iter(kinds), NULL)
-        return [same_kind(self._as(made, kind), kind) for made in found]
+        return [same_kind(self._as(vector, kind), kind) for vector in vectors]
 
     def _comparator(self, node: Node) -> SqlVector:
         left, right = (self._value(child) for child in node["children"])
@@ -213,8 +213,8 @@ class Compiler:
         one = self._as(left, right.kind if isinstance(right, SqlVector) else NULL)
         two = self._as(right, one.kind)
         if node["value"] in ("eq", "ne"):
-            made = equal(one, two)
-            return made if node["value"] == "eq" else replace(made, sql=f"NOT {made.sql}")
+            vector = equal(one, two)
+            return vector if node["value"] == "eq" else replace(vector, sql=f"NOT {vector.sql}")
         return ordered(node["value"], one, two)
 
     def _or(self, node: Node) -> SqlVector:
@@ -228,10 +228,10 @@ class Compiler:
         return SqlVector(chosen, json_kind_of(left, right), (*left.sure, *right.sure))
 
     def _not(self, node: Node) -> SqlVector:
-        made = self._value(node["children"][0])
-        if isinstance(made, Loose):
+        vector = self._value(node["children"][0])
+        if isinstance(vector, Loose):
             raise NotInSql("a place of no known type")
-        return SqlVector(f"(NOT {truth(made)})", BOOLEAN, made.sure)
+        return SqlVector(f"(NOT {truth(vector)})", BOOLEAN, vector.sure)
 
     def _call(self, node: Node) -> SqlVector:
         if function := _FUNCTIONS.get(node["value"]):
@@ -275,30 +275,30 @@ class Compiler:
         return SqlVector(self.now, LONG)
 
     def _to_string(self, arguments: list[Node]) -> SqlVector:
-        made = self._as(self._value(arguments[0]), TEXT)
-        if made.kind == LONG:
-            made = replace(made, sql=f"CAST({made.sql} AS VARCHAR)")
-        elif made.kind == BOOLEAN:
-            made = replace(made, sql=f"CASE WHEN {made.sql} THEN 'true' WHEN NOT {made.sql} THEN 'false' END")
-        elif made.kind not in (TEXT, NULL):
+        vector = self._as(self._value(arguments[0]), TEXT)
+        if vector.kind == LONG:
+            vector = replace(vector, sql=f"CAST({vector.sql} AS VARCHAR)")
+        elif vector.kind == BOOLEAN:
+            vector = replace(vector, sql=f"CASE WHEN {vector.sql} THEN 'true' WHEN NOT {vector.sql} THEN 'false' END")
+        elif vector.kind not in (TEXT, NULL):
             raise NotInSql("its text")
-        return SqlVector(f"coalesce({made.sql}, 'null')", TEXT, made.sure)
+        return SqlVector(f"coalesce({vector.sql}, 'null')", TEXT, vector.sure)
 
     def _to_number(self, arguments: list[Node]) -> SqlVector:
-        made = self._value(arguments[0])
-        if isinstance(made, SqlVector) and made.kind in (LONG, DOUBLE):
-            return made
+        vector = self._value(arguments[0])
+        if isinstance(vector, SqlVector) and vector.kind in (LONG, DOUBLE):
+            return vector
         text = self._vector(arguments[0], TEXT)
         pattern = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?"
         good = f"({text.sql} IS NULL OR regexp_full_match({text.sql}, '{pattern}'))"
         return SqlVector(f"TRY_CAST({text.sql} AS DOUBLE)", DOUBLE, (*text.sure, good))
 
     def _length(self, arguments: list[Node]) -> SqlVector:
-        made = self._as(self._value(arguments[0]), TEXT)
-        if made.kind == TEXT:
-            return SqlVector(f"length({made.sql})", LONG, (*made.sure, there(made)))
-        if pa.types.is_list(made.kind):
-            return SqlVector(f"len({made.sql})", LONG, (*made.sure, there(made)))
+        vector = self._as(self._value(arguments[0]), TEXT)
+        if vector.kind == TEXT:
+            return SqlVector(f"length({vector.sql})", LONG, (*vector.sure, there(vector)))
+        if pa.types.is_list(vector.kind):
+            return SqlVector(f"len({vector.sql})", LONG, (*vector.sure, there(vector)))
         raise NotInSql("its length")
 
     def _contains(self, arguments: list[Node]) -> SqlVector:
@@ -328,17 +328,17 @@ class Compiler:
         return SqlVector(joined, TEXT, (*glue.sure, *parts.sure, there(glue), whole))
 
     def _not_null(self, arguments: list[Node]) -> SqlVector:
-        found = self._alike(arguments)
-        sure = tuple(test for made in found for test in made.sure)
-        return SqlVector(f"coalesce({', '.join(made.sql for made in found)})", json_kind_of(*found), sure)
+        vectors = self._alike(arguments)
+        sure = tuple(test for vector in vectors for test in vector.sure)
+        return SqlVector(f"coalesce({', '.join(vector.sql for vector in vectors)})", json_kind_of(*vectors), sure)
 
     def _type(self, arguments: list[Node]) -> SqlVector:
-        made = self._value(arguments[0])
-        if isinstance(made, Loose):
+        vector = self._value(arguments[0])
+        if isinstance(vector, Loose):
             raise NotInSql("a place of no known type")
         names = {TEXT: "string", LONG: "number", DOUBLE: "number", BOOLEAN: "boolean", NULL: "null"}
-        name = names.get(made.kind, "array")
-        return SqlVector(f"CASE WHEN {made.sql} IS NULL THEN 'null' ELSE '{name}' END", TEXT, made.sure)
+        name = names.get(vector.kind, "array")
+        return SqlVector(f"CASE WHEN {vector.sql} IS NULL THEN 'null' ELSE '{name}' END", TEXT, vector.sure)
 
     def _rounded(self, sql: str) -> Callable[[list[Node]], SqlVector]:
         def made(arguments: list[Node]) -> SqlVector:

@@ -143,11 +143,11 @@ def _call_findings(name: str, count: int) -> Iterator[str]:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         yield f"there is no function '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
         return
-    wanted = known[name]["signature"]
-    variadic = bool(wanted and wanted[-1].get("variadic"))
-    if count < len(wanted) or (count > len(wanted) and not variadic):
+    signature = known[name]["signature"]
+    variadic = bool(signature and signature[-1].get("variadic"))
+    if count < len(signature) or (count > len(signature) and not variadic):
         least = "at least " if variadic else ""
-        yield f"{name} takes {least}{len(wanted)} argument{'' if len(wanted) == 1 else 's'}, not {count}"
+        yield f"{name} takes {least}{len(signature)} argument{'' if len(signature) == 1 else 's'}, not {count}"
 
 
 # ---- values ----
@@ -268,18 +268,18 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         base = self.visit(node["children"][0], value)
         if not isinstance(base, dict):
             return None
-        found = (self.visit(node["children"][1], base[key]) for key in sorted(base))
-        return [each for each in found if each is not None]
+        results = (self.visit(node["children"][1], base[key]) for key in sorted(base))
+        return [each for each in results if each is not None]
 
     def _is_false(self, value: Any) -> bool:
         return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
 def _said(error: JMESPathError) -> str:
-    wanted, actual = getattr(error, "expected_types", None), getattr(error, "actual_type", None)
-    if wanted is None or actual is None:
+    expected, actual = getattr(error, "expected_types", None), getattr(error, "actual_type", None)
+    if expected is None or actual is None:
         return _one_line(error)
-    kinds = " or ".join(str(kind).replace("-", " of ") for kind in wanted)
+    kinds = " or ".join(str(kind).replace("-", " of ") for kind in expected)
     return f"invalid type for {error.function_name}: expected {kinds}, saw {actual}"
 
 

@@ -37,11 +37,11 @@ def place_results(
     put = place_results(inner, path[1:], result, on_null, target)
     parts = {name: PlacedResult(f"struct_extract({have.sql}, {literal(name)})", kind) for name, kind in fields.items()}
     parts[path[0]] = put
-    told = {name: part for name, part in parts.items() if not pa.types.is_null(part.type)}
-    if not told:
+    typed = {name: part for name, part in parts.items() if not pa.types.is_null(part.type)}
+    if not typed:
         return have
-    packed = "{" + ", ".join(f"{literal(name)}: {part.sql}" for name, part in told.items()) + "}"
-    kind = pa.struct([pa.field(name, part.type) for name, part in told.items()])
+    packed = "{" + ", ".join(f"{literal(name)}: {part.sql}" for name, part in typed.items()) + "}"
+    kind = pa.struct([pa.field(name, part.type) for name, part in typed.items()])
     if on_null == "null":
         return PlacedResult(packed, kind)
     return PlacedResult(f"CASE WHEN {have.sql} IS NOT NULL OR {result.sql} IS NOT NULL THEN {packed} END", kind)

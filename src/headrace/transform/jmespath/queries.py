@@ -73,28 +73,28 @@ class Queries:
         self.asks = False  # whether an expression needs the message itself
         self.made: list[CompiledQuery] = []
 
-    def add(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
+    def add(self, source: str, target: pa.Field | None) -> CompiledQuery:
         """One more expression; its result is of the wanted type, else of the one that can be told beforehand."""
-        query = self._envelope(source, wanted) if source in dialect.KAFKA else self._expression(source, wanted)
+        query = self._envelope(source, target) if source in dialect.KAFKA else self._expression(source, target)
         self.made.append(query)
         return query
 
-    def _envelope(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
+    def _envelope(self, source: str, target: pa.Field | None) -> CompiledQuery:
         natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
-        item = wanted or pa.field("", natural)
+        item = target or pa.field("", natural)
         return CompiledQuery(source, item, None, _reader(_with_unit(_bare(item), source)))
 
-    def _expression(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
+    def _expression(self, source: str, target: pa.Field | None) -> CompiledQuery:
         tree = dialect.parse_jmespath(source)
-        told = wanted.type if wanted is not None else kind_of(tree, self._payload, self._compiler)
+        kind = target.type if target is not None else kind_of(tree, self._payload, self._compiler)
         before, vector = len(self._compiler.places), None
         try:
-            vector = self._compiler.compile(tree, told, free=wanted is None)
-            vector = vector if wanted is None else _stored(vector, told)
+            vector = self._compiler.compile(tree, kind, free=target is None)
+            vector = vector if target is None else _stored(vector, kind)
             self.asks |= len(self._compiler.places) > before
         except NotInSql:
             self.asks = True
-        item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
+        item = target if target is not None else pa.field("", vector.kind if vector else kind)
         return CompiledQuery(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
     def run(
@@ -107,15 +107,15 @@ class Queries:
         if self._record is None:
             return self._run(rows, envelopes, now)
         whole = _whole(rows.column(self._record))
-        met, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
-        records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(met))
+        numbers, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
+        records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(numbers))
         answers = self._run(records, envelopes.take(pa.array(first)), now)
-        return [_of_rows(*answer, owner, repeated_bytes) for answer in answers]
+        return [_of_rows(*result, owner, repeated_bytes) for result in answers]
 
     def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
-        given = self._given(rows)
-        answer = self._asked(rows, given, now) if self._computed else None
-        parts = [self._part(nth, query, answer, envelopes, given) for nth, query in enumerate(self.made)]
+        columns = self._given(rows)
+        result = self._asked(rows, columns, now) if self._computed else None
+        parts = [self._part(nth, query, result, envelopes, columns) for nth, query in enumerate(self.made)]
         open_ = [part for part in parts if part.unsure.any()]
         if open_:
             records = _Records(rows, self._columns, now)
@@ -130,26 +130,26 @@ class Queries:
         self,
         nth: int,
         query: CompiledQuery,
-        answer: pa.Table | None,
+        result: pa.Table | None,
         envelopes: pa.Table,
-        given: Mapping[str, pa.ChunkedArray],
+        columns: Mapping[str, pa.ChunkedArray],
     ) -> _Part:
         count = len(envelopes)
         if query.vector and query.copied:
-            return _Part(query, *_fitted(_whole(given[query.vector.sql]), query.column))
+            return _Part(query, *_fitted(_whole(columns[query.vector.sql]), query.column))
         if query.source in dialect.KAFKA:
             natural = _envelope_values(envelopes, query.source)
             return _Part(query, *_fitted(natural, query.column), natural)
-        if query.vector is None or answer is None:
+        if query.vector is None or result is None:
             return _Part(query, pa.nulls(count, query.field.type), np.ones(count, bool))
-        natural = _whole(answer[f"v{nth}"])
+        natural = _whole(result[f"v{nth}"])
         natural = natural if natural.type == query.vector.kind else natural.cast(query.vector.kind)
-        made, unsure = _fitted(natural, query.column)
-        return _Part(query, made, unsure | ~bools(pc.fill_null(_whole(answer[f"s{nth}"]), False)))
+        values, unsure = _fitted(natural, query.column)
+        return _Part(query, values, unsure | ~bools(pc.fill_null(_whole(result[f"s{nth}"]), False)))
 
-    def _asked(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
+    def _asked(self, rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
         """All vectors in one statement; None when DuckDB cannot read some message."""
-        read = {name: values for name, values in given.items() if self._reads(name)}
+        read = {name: values for name, values in columns.items() if self._reads(name)}
         if self._compiler.places:
             read["message"] = rows.column(_message_name(rows.schema))
         read["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
@@ -160,15 +160,15 @@ class Queries:
 
     def _given(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
         """The columns of rows, and the fields inside of them that expressions read, under their names in SQL."""
-        given = {column.sql: rows.column(name) for name, column in self._columns.items()}
+        columns = {column.sql: rows.column(name) for name, column in self._columns.items()}
         parts = {
-            name: pc.struct_field(given[whole], list(keys)) for name, (whole, keys) in self._compiler.parts.items()
+            name: pc.struct_field(columns[whole], list(keys)) for name, (whole, keys) in self._compiler.parts.items()
         }
-        return given | parts
+        return columns | parts
 
     def _reads(self, column: str) -> bool:
         names = (re.findall(r"\bp[0-9_]+_\b", text) for query in self._computed for text in _sql_of(query))
-        return any(column in found for found in names)
+        return any(column in names_in_sql for names_in_sql in names)
 
     @property
     def _computed(self) -> list[SqlVector]:
@@ -192,8 +192,8 @@ def _of_rows(values: pa.Array, failures: Failures, owner: np.ndarray, limit: int
     counts = np.bincount(owner, minlength=len(values))
     totals = row_bytes(values) * counts
     for record in np.flatnonzero(totals > limit).tolist():
-        said = f"its result in each of {counts[record]} rows has {totals[record]} bytes"
-        failures = {record: f"{said}, the limit is {limit} (limits.repeated_bytes)", **failures}
+        problem = f"its result in each of {counts[record]} rows has {totals[record]} bytes"
+        failures = {record: f"{problem}, the limit is {limit} (limits.repeated_bytes)", **failures}
     light = totals <= limit
     check_capacity(totals[light])
     return values.take(pa.array(owner, mask=~light[owner])), _failed_rows(failures, owner)
@@ -219,15 +219,15 @@ class _Part:
 
     def settle(self, position: int, records: _Records) -> None:
         """Ask the record."""
-        made = None
+        value = None
         try:
-            given = records.answer(self.query) if self.natural is None else self.natural[position].as_py()
-            made = None if given is None else self.query.read(given)
+            result = records.answer(self.query) if self.natural is None else self.natural[position].as_py()
+            value = None if result is None else self.query.read(result)
         except dialect.Failed as failed:
             self.failures[position] = str(failed)
         except UnfitValue as unfit:
             self.failures[position] = f"its result does not fit: {unfit.detail}"
-        self.values.append(made)
+        self.values.append(value)
 
     def mended(self) -> tuple[pa.Array, Failures]:
         """All values, and why some have none."""
@@ -289,14 +289,14 @@ def _sql_of(vector: SqlVector) -> tuple[str, ...]:
 
 def _columns(payload: pa.Schema) -> list[tuple[str, MessageColumnRef]]:
     """The columns that hold what the message says; a default or a kept text is something else."""
-    found = []
+    columns = []
     rescued = rescues(payload)  # there NULL may stand for a misfit
     for nth, item in enumerate(payload_fields(payload)):
         if item.message or item.rescue or pa.types.is_null(item.type):
             continue
         odd = item.name in rescued or item.json_text or _has_default(item)
-        found.append((item.name, MessageColumnRef(item.keys, f"p{nth}_", item.type, told=not odd)))
-    return found
+        columns.append((item.name, MessageColumnRef(item.keys, f"p{nth}_", item.type, told=not odd)))
+    return columns
 
 
 def _has_default(item: PayloadField) -> bool:
@@ -312,21 +312,21 @@ def _message_name(schema: pa.Schema) -> str:
     return next((item.name for item in payload_fields(schema) if item.message), "")
 
 
-def _stored(vector: SqlVector, wanted: pa.DataType) -> SqlVector:
+def _stored(vector: SqlVector, kind: pa.DataType) -> SqlVector:
     """A vector on its way into a column of another type; NotInSql where only the exact way knows how."""
-    if pa.types.is_null(vector.kind) or vector.kind == wanted:
+    if pa.types.is_null(vector.kind) or vector.kind == kind:
         return vector
-    if pa.types.is_string(wanted):
+    if pa.types.is_string(kind):
         return _as_text(vector)
-    if pa.types.is_integer(wanted) and vector.kind == DOUBLE:
+    if pa.types.is_integer(kind) and vector.kind == DOUBLE:
         value, exact = vector.sql, EXACT
         good = f"coalesce(trunc({value}) = {value} AND abs({value}) <= {exact}, true)"
         return SqlVector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
-    numbers = vector.kind in (LONG, DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
-    times = pa.types.is_timestamp(wanted) and vector.kind in (LONG, TEXT)
-    if numbers or times or (pa.types.is_date(wanted) and vector.kind == TEXT):
+    numbers = vector.kind in (LONG, DOUBLE) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    times = pa.types.is_timestamp(kind) and vector.kind in (LONG, TEXT)
+    if numbers or times or (pa.types.is_date(kind) and vector.kind == TEXT):
         return vector
-    raise NotInSql(f"{vector.kind} into {wanted}")
+    raise NotInSql(f"{vector.kind} into {kind}")
 
 
 def _as_text(vector: SqlVector) -> SqlVector:
@@ -350,10 +350,10 @@ def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
         return values, np.zeros(len(values), bool)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), item.type), np.zeros(len(values), bool)
-    made = converted(values, node_of(item))
-    if made is None:
+    column = converted(values, node_of(item))
+    if column is None:
         return pa.nulls(len(values), item.type), bools(values.is_valid())
-    return made, bools(values.is_valid()) & bools(made.is_null())
+    return column, bools(values.is_valid()) & bools(column.is_null())
 
 
 def _bare(item: pa.Field) -> pa.Field:
@@ -388,6 +388,6 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 def needs_message(sources: Sequence[tuple[str, pa.Field | None]], payload: pa.Schema) -> bool:
     """Whether expressions need more of a message than the payload's columns hold."""
     queries = Queries(payload)
-    for source, wanted in sources:
-        queries.add(source, wanted)
+    for source, target in sources:
+        queries.add(source, target)
     return queries.asks

@@ -26,8 +26,8 @@ Kind: TypeAlias = pa.DataType | None  # None: only a record can tell
 
 def kind_of(tree: Node, payload: pa.Schema, compiler: Compiler) -> pa.DataType:
     """The result's type; text where only records can tell (what is no text is then kept as JSON)."""
-    found = _kind(tree, _root(payload, compiler))
-    return TEXT if found is None else found
+    kind = _kind(tree, _root(payload, compiler))
+    return TEXT if kind is None else kind
 
 
 class _Object:
@@ -47,9 +47,9 @@ def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
     for item in payload_fields(payload):
         if item.message or item.rescue:
             continue
-        *way, last = item.keys
+        *parents, last = item.keys
         here = root
-        for key in way:
+        for key in parents:
             inner = here.keys.setdefault(key, _Object({}, compiler.open))
             here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
         here.keys[last] = None if item.name in rescued or item.json_text else _seen(item.type)
@@ -68,7 +68,7 @@ def _seen(kind: pa.DataType) -> Kind:
         return _list_of(_seen(kind.value_type))
     if pa.types.is_struct(kind):
         inner = [(item.name, _seen(item.type)) for item in kind]
-        return None if any(told is None for _, told in inner) else pa.struct(inner)
+        return None if any(inner_kind is None for _, inner_kind in inner) else pa.struct(inner)
     return None if pa.types.is_map(kind) else kind
 
 
@@ -79,8 +79,8 @@ def _list_of(kind: Kind | _Object) -> Kind:
 
 
 def _kind(node: Node, scope: Kind | _Object) -> Kind:
-    found = _told(node, scope)
-    return None if isinstance(found, _Object) else found
+    kind = _told(node, scope)
+    return None if isinstance(kind, _Object) else kind
 
 
 def _told(node: Node, scope: Kind | _Object) -> Kind | _Object:
@@ -155,11 +155,11 @@ def _call(node: Node, scope: Kind | _Object) -> Kind | _Object:
 
 
 def _either(kinds: list[Kind | _Object]) -> Kind:
-    told = [kind for kind in kinds if isinstance(kind, _Object) or kind is None or not pa.types.is_null(kind)]
-    if not told:
+    typed = [kind for kind in kinds if isinstance(kind, _Object) or kind is None or not pa.types.is_null(kind)]
+    if not typed:
         return NULL
-    first = told[0]
-    if isinstance(first, _Object) or any(isinstance(kind, _Object) or kind != first for kind in told):
+    first = typed[0]
+    if isinstance(first, _Object) or any(isinstance(kind, _Object) or kind != first for kind in typed):
         return None
     return first
 

@@ -97,17 +97,17 @@ def _json_step(step: Step) -> str:
     return f"[{step}]" if step >= 0 else f"[#{step}]"
 
 
-def told_as(wanted: pa.DataType) -> pa.DataType:
+def told_as(kind: pa.DataType) -> pa.DataType:
     """As what JSON is read to be stored as the wanted type."""
-    if pa.types.is_integer(wanted):
+    if pa.types.is_integer(kind):
         return LONG
-    if pa.types.is_floating(wanted):
+    if pa.types.is_floating(kind):
         return DOUBLE
-    if pa.types.is_boolean(wanted):
+    if pa.types.is_boolean(kind):
         return BOOLEAN
-    if pa.types.is_string(wanted) or pa.types.is_timestamp(wanted) or pa.types.is_date(wanted):
+    if pa.types.is_string(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return TEXT
-    raise NotInSql(f"JSON as {wanted}")
+    raise NotInSql(f"JSON as {kind}")
 
 
 def cast(sql: str, kind: str) -> str:
@@ -115,16 +115,16 @@ def cast(sql: str, kind: str) -> str:
     return f"TRY_CAST({sql} AS {kind})"
 
 
-def there(made: SqlVector) -> str:
+def there(vector: SqlVector) -> str:
     """Where there is a value."""
-    return f"{made.sql} IS NOT NULL"
+    return f"{vector.sql} IS NOT NULL"
 
 
-def same_kind(made: SqlVector, kind: pa.DataType) -> SqlVector:
+def same_kind(vector: SqlVector, kind: pa.DataType) -> SqlVector:
     """Numbers side by side are doubles."""
-    if made.kind == kind or made.kind == NULL:
-        return made
-    return replace(made, sql=f"CAST({made.sql} AS DOUBLE)", kind=kind).given(exact_vector(made))
+    if vector.kind == kind or vector.kind == NULL:
+        return vector
+    return replace(vector, sql=f"CAST({vector.sql} AS DOUBLE)", kind=kind).given(exact_vector(vector))
 
 
 def json_kind_of(*made: SqlVector) -> pa.DataType:
@@ -132,9 +132,9 @@ def json_kind_of(*made: SqlVector) -> pa.DataType:
     return next((each.kind for each in made if each.kind != NULL), NULL)
 
 
-def exact_vector(made: SqlVector) -> str:
+def exact_vector(vector: SqlVector) -> str:
     """Where a whole number is the same as a double."""
-    return f"coalesce({made.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
+    return f"coalesce({vector.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
 
 
 def whole_literal(node: Node) -> int:
@@ -145,15 +145,15 @@ def whole_literal(node: Node) -> int:
     return max(0, int(value))
 
 
-def truth(made: SqlVector) -> str:
+def truth(vector: SqlVector) -> str:
     """What JMESPath takes for true."""
-    if made.kind == TEXT:
-        return f"coalesce({made.sql} <> '', false)"
-    if made.kind == BOOLEAN:
-        return f"coalesce({made.sql}, false)"
-    if pa.types.is_list(made.kind):
-        return f"coalesce(len({made.sql}) > 0, false)"
-    return f"({made.sql} IS NOT NULL)"
+    if vector.kind == TEXT:
+        return f"coalesce({vector.sql} <> '', false)"
+    if vector.kind == BOOLEAN:
+        return f"coalesce({vector.sql}, false)"
+    if pa.types.is_list(vector.kind):
+        return f"coalesce(len({vector.sql}) > 0, false)"
+    return f"({vector.sql} IS NOT NULL)"
 
 
 def equal(one: SqlVector, two: SqlVector) -> SqlVector:

@@ -61,10 +61,10 @@ def default_value(column: pa.Field) -> pa.Scalar | None:
 
 @lru_cache(maxsize=256)
 def _evaluated(text: str, kind: pa.DataType) -> str:
-    found = translated(text, pa.schema([]))
-    made = _json(duck.query(f"SELECT {found.sql} AS v")["v"][0].as_py(), kind)
-    _value(made, kind)
-    return made
+    translation = translated(text, pa.schema([]))
+    text_value = _json(duck.query(f"SELECT {translation.sql} AS v")["v"][0].as_py(), kind)
+    _value(text_value, kind)
+    return text_value
 
 
 def _value(text: str, kind: pa.DataType) -> Any:

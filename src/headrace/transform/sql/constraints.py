@@ -49,10 +49,10 @@ def constraints_of(uri: str, state: TableState | None, rules: TableSpec) -> tupl
     """
     if state is None or not ((stated := dict(_stated(state))) or _LENGTH.decode() in state.schema_json):
         return ()
-    given = tuple((name, rules.constraints[name]) for name in stated if name in rules.constraints)
+    declared = tuple((name, rules.constraints[name]) for name in stated if name in rules.constraints)
     partial = rules.merges is not None and rules.merges.update is not None
     try:
-        return _compiled(tuple(stated.items()), state.schema_json, given, partial, rules.scd2_columns)
+        return _compiled(tuple(stated.items()), state.schema_json, declared, partial, rules.scd2_columns)
     except _Unknown as unknown:
         text = stated.get(unknown.name, "char or varchar")
         raise TableFeature(
@@ -94,28 +94,28 @@ def _stated(state: TableState) -> Iterator[tuple[str, str]]:
         if key.lower().startswith(_CHECK):
             yield key[len(_CHECK) :], text
     for item in state.schema if _INVARIANTS.decode() in state.schema_json else ():
-        if said := (item.metadata or {}).get(_INVARIANTS):
-            yield f"{item.name}.invariant", str(json.loads(said)["expression"]["expression"])
+        if invariant := (item.metadata or {}).get(_INVARIANTS):
+            yield f"{item.name}.invariant", str(json.loads(invariant)["expression"]["expression"])
 
 
 @lru_cache(maxsize=256)
 def _compiled(
     stated: tuple[tuple[str, str], ...],
     schema_json: str,
-    given: tuple[tuple[str, str], ...],
+    declared: tuple[tuple[str, str], ...],
     partial: bool,
     history: tuple[str, ...],
 ) -> tuple[Constraint, ...]:
-    schema, own = from_delta(schema_json), dict(given)
+    schema, own = from_delta(schema_json), dict(declared)
     generated = {item.name: item.metadata[GENERATED].decode() for item in schema if GENERATED in (item.metadata or {})}
     columns = pa.schema([item for item in schema if item.name not in generated])
-    found = [
+    constraints = [
         _given(name, text, own[name], columns)
         if name in own
         else _read(name, text, columns, generated, partial, history)
         for name, text in stated
     ]
-    return (*found, *(_length(item) for item in columns if _LENGTH in (item.metadata or {})))
+    return (*constraints, *(_length(item) for item in columns if _LENGTH in (item.metadata or {})))
 
 
 def _length(item: pa.Field) -> Constraint:
@@ -133,14 +133,16 @@ def _read(
     if partial:
         raise _Unknown(name, "with merge.update a change does not hold the whole row")
     try:
-        found = translated(text, columns, generated)
-        if found.type != pa.bool_():
+        translation = translated(text, columns, generated)
+        if translation.type != pa.bool_():
             raise Refused("a result that is neither true nor false")
     except Refused as refused:
         raise _Unknown(name, f"there is {refused.message.removesuffix(' in it').removesuffix(',')}") from None
-    if kept := sorted({*found.columns} & {*history}):
+    if kept := sorted({*translation.columns} & {*history}):
         raise _Unknown(name, f"it reads {kept[0]}, which only the merge knows")
-    return Constraint(name, text, found.sql, tuple((column, f"c{nth}") for nth, column in enumerate(found.columns)))
+    return Constraint(
+        name, text, translation.sql, tuple((column, f"c{nth}") for nth, column in enumerate(translation.columns))
+    )
 
 
 def _given(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:

@@ -60,8 +60,8 @@ def bind_parameters(text: str, bind: Bind, now: str) -> str:
     `bind` is asked for the first part of a dotted name and answers a column of the relation ROW.
     """
     tree = parse_sql(text)
-    if found := tuple(_judged(tree)):
-        raise Refused(found[0])
+    if problems := tuple(_judged(tree)):
+        raise Refused(problems[0])
     return write(_bound(tree, bind, now, frozenset()))
 
 
@@ -239,8 +239,8 @@ def _argument_findings(name: str, node: Node) -> Iterator[str]:
 
 
 def _pattern_findings(name: str, pattern: Node) -> Iterator[str]:
-    if pattern["class"] == "CONSTANT" and (trouble := regex_error(_text(pattern), python=False)):
-        yield f"{name}: {trouble}"
+    if pattern["class"] == "CONSTANT" and (error := regex_error(_text(pattern), python=False)):
+        yield f"{name}: {error}"
 
 
 def _is_width(node: Node) -> bool:

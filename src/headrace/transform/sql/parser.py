@@ -56,10 +56,10 @@ def parse_sql(text: str) -> Node:
 @lru_cache(maxsize=1024)
 def _serialized(statement: str) -> str:
     try:
-        answer = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
+        result = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
     except Exception as error:  # the text cannot even be handed over (a lone surrogate)
         raise Refused(f"the text cannot be read: {_first_line(error)}") from error
-    return str(answer["tree"][0].as_py())
+    return str(result["tree"][0].as_py())
 
 
 def _selected(statement: str) -> Node:
@@ -75,12 +75,12 @@ def _selected(statement: str) -> Node:
 
 
 def _syntax(tree: Node) -> Refused:
-    said = str(tree["error_message"])
-    if said.startswith("Only SELECT"):
+    message = str(tree["error_message"])
+    if message.startswith("Only SELECT"):
         return Refused("the text is more than one statement")
-    if "depth" in said:
+    if "depth" in message:
         return Refused(f"the expression is nested deeper than {DEEPEST}")
-    return Refused(f"not an SQL expression: {said}", syntax=said)
+    return Refused(f"not an SQL expression: {message}", syntax=message)
 
 
 def _quoting(text: str) -> str:
@@ -97,8 +97,8 @@ def _keywords(text: str) -> Iterator[tuple[int, str]]:
     """Each word that DuckDB takes for its own, and the byte it begins at."""
     raw = text.encode()
     for at, kind in duckdb.tokenize(text):
-        if kind == duckdb.token_type.keyword and (found := _WORD.match(raw, at)):
-            yield at, found[0].decode()
+        if kind == duckdb.token_type.keyword and (match := _WORD.match(raw, at)):
+            yield at, match[0].decode()
 
 
 def _quoted(text: str, words: Iterable[tuple[int, str]]) -> str:
@@ -194,8 +194,8 @@ def is_lambda(node: Node) -> bool:
 
 def parameter_names(node: Node) -> frozenset[str]:
     """The names a lambda gives its arguments: `lambda x: …` or `lambda x, i: …`."""
-    given = node["lhs"]
-    named = [given] if given["class"] == "COLUMN_REF" else list(sql_children(given))
+    side = node["lhs"]
+    named = [side] if side["class"] == "COLUMN_REF" else list(sql_children(side))
     return frozenset(called(each) for each in named)
 
 

@@ -89,9 +89,9 @@ def translated(text: str, columns: pa.Schema, generated: Mapping[str, str] | Non
 
     `generated`: columns that are made of others, and how.
     """
-    found = _Translation(columns, generated or {})
-    part = found.part(parse_sql(_spelled(text)))
-    return Translated(part.sql, part.type, tuple(found.read))
+    translation = _Translation(columns, generated or {})
+    part = translation.part(parse_sql(_spelled(text)))
+    return Translated(part.sql, part.type, tuple(translation.read))
 
 
 def _spelled(text: str) -> str:
@@ -104,12 +104,12 @@ def _spelled(text: str) -> str:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at, text = 0, text.strip()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or (found["suffix"] or "").upper() not in ("", "L"):
+        match = _TOKEN.match(text, at)
+        if match is None or (match["suffix"] or "").upper() not in ("", "L"):
             raise Refused(f"{text[at : at + 20]!r} in it")
-        kind = next(name for name in ("quoted", "text", "number", "word", "symbol") if found[name] is not None)
-        yield found[kind], kind
-        at = found.end()
+        kind = next(name for name in ("quoted", "text", "number", "word", "symbol") if match[name] is not None)
+        yield match[kind], kind
+        at = match.end()
 
 
 def _token(kind: str, token: str, after: str) -> str:
@@ -177,11 +177,11 @@ class _Translation:
         return _Part(here, kind)
 
     def _generated(self, name: str, path: Sequence[str]) -> _Part:
-        made = {key.lower(): key for key in self.generated}
-        if name.lower() not in made or path or name.lower() in self.within:
+        names = {key.lower(): key for key in self.generated}
+        if name.lower() not in names or path or name.lower() in self.within:
             raise Refused(f"the column {name}, which no row has,")
         inner = _Translation(self.columns, self.generated, self.read, (*self.within, name.lower()))
-        part = inner.part(parse_sql(_spelled(self.generated[made[name.lower()]])))
+        part = inner.part(parse_sql(_spelled(self.generated[names[name.lower()]])))
         return _Part(f"({part.sql})", part.type)
 
     def constant(self, node: Node) -> _Part:
@@ -205,8 +205,8 @@ class _Translation:
         return _Part(f"({left} {_COMPARISONS[node['type']]} {right})", pa.bool_())
 
     def between(self, node: Node) -> _Part:
-        given = [self.part(node[key]) for key in ("input", "lower", "upper")]
-        (low_side, low), (high_side, high) = self.alike([given[0], given[1]]), self.alike([given[0], given[2]])
+        parts = [self.part(node[key]) for key in ("input", "lower", "upper")]
+        (low_side, low), (high_side, high) = self.alike([parts[0], parts[1]]), self.alike([parts[0], parts[2]])
         return _Part(f"({low_side} >= {low} AND {high_side} <= {high})", pa.bool_())
 
     def conjunction(self, node: Node) -> _Part:
@@ -243,8 +243,8 @@ class _Translation:
         values = [self.part(each["then_expr"]) for each in node["case_checks"]]
         last = self.part(node["else_expr"]) if node["else_expr"] else _Part("NULL", pa.null())
         kind = _common([*values, last])
-        told = " ".join(f"WHEN {when} THEN {_as(value, kind)}" for when, value in zip(whens, values, strict=True))
-        return _Part(f"(CASE {told} ELSE {_as(last, kind)} END)", kind)
+        branches = " ".join(f"WHEN {when} THEN {_as(value, kind)}" for when, value in zip(whens, values, strict=True))
+        return _Part(f"(CASE {branches} ELSE {_as(last, kind)} END)", kind)
 
     def cast(self, node: Node) -> _Part:
         target, part = node["type_expr"]["type_name"].lower(), self.part(node["child"])
@@ -254,9 +254,9 @@ class _Translation:
             return self.day([part])
         if target == "timestamp" and part.text is not None:
             return _Part(_as(part, TIMESTAMP), TIMESTAMP)
-        wanted = {"bigint": pa.int64(), "int": pa.int32(), "integer": pa.int32(), "smallint": pa.int16()}.get(target)
-        if wanted is not None and part.type in _INTEGERS:
-            return _Part(f"CAST({part.sql} AS {_sql(wanted)})", wanted)
+        types = {"bigint": pa.int64(), "int": pa.int32(), "integer": pa.int32(), "smallint": pa.int16()}.get(target)
+        if types is not None and part.type in _INTEGERS:
+            return _Part(f"CAST({part.sql} AS {_sql(types)})", types)
         raise Refused(f"a cast from {type_name(part.type)} to {target} in it")
 
     def day(self, parts: Sequence[_Part]) -> _Part:
@@ -269,22 +269,22 @@ class _Translation:
         return _Part(f"CAST({part.sql} AS DATE)", pa.date32())
 
     def function(self, node: Node) -> _Part:
-        name, given = node["function_name"].lower(), [each["expression"] for each in node["arguments"]]
+        name, arguments = node["function_name"].lower(), [each["expression"] for each in node["arguments"]]
         if name in ("~~", "!~~"):
-            return self.like(name, given)
+            return self.like(name, arguments)
         if name in ("+", "-", "*", "%"):
-            return self.arithmetic(name, [self.part(each) for each in given])
+            return self.arithmetic(name, [self.part(each) for each in arguments])
         if name in ("ifnull", "nvl"):
-            return self.either("coalesce({})", given)
-        if name in ("isnull", "isnotnull") and len(given) == 1:
-            return _Part(f"({self.part(given[0]).sql} IS {'NOT ' * (name != 'isnull')}NULL)", pa.bool_())
+            return self.either("coalesce({})", arguments)
+        if name in ("isnull", "isnotnull") and len(arguments) == 1:
+            return _Part(f"({self.part(arguments[0]).sql} IS {'NOT ' * (name != 'isnull')}NULL)", pa.bool_())
         call = _CALLS.get(name)
-        if call is None or len(given) != 1:
+        if call is None or len(arguments) != 1:
             raise Refused(f"the function {name} in it")
-        return call(self, [self.part(given[0])])
+        return call(self, [self.part(arguments[0])])
 
-    def like(self, name: str, given: Sequence[Node]) -> _Part:
-        value, pattern = (self.part(each) for each in given)
+    def like(self, name: str, arguments: Sequence[Node]) -> _Part:
+        value, pattern = (self.part(each) for each in arguments)
         if value.type != pa.string() or pattern.text is None:
             raise Refused("a LIKE that is not between a text and a literal")
         return _Part(f"({value.sql} {'NOT ' * (name == '!~~')}LIKE {pattern.sql})", pa.bool_())
