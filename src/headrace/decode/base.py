@@ -1,4 +1,4 @@
-"""What every format promises: bytes in, typed rows and rejects out, nothing raised but a Stop."""
+"""The contract of every format: bytes in, typed rows and rejects out; only errors that stop the pipeline are raised."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headrace.reasons import Reason
 
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 
-DETAIL = 512  # characters a detail may have
-NAMES = 200  # ignored fields that are counted by name, and characters of a name; the others together
-UNTOLD = "…"  # ignored new fields that are too many to be told by name
+DETAIL = 512  # maximum characters of a detail
+NAMES = 200  # ignored fields that are counted by name, and maximum characters of a name
+UNTOLD = "…"  # name of all other ignored fields together
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """How large, deep and wide one value may be, and how many rows it may hold."""
+    """Limits on the size, depth and width of a value, and on its rows."""
 
     record_bytes: int = 16 * 1024 * 1024
     depth: int = 64
@@ -40,7 +40,7 @@ LIMITS = DecodeLimits()
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Values that could not become rows: position, reason and detail, as columns of equal length."""
+    """Values that could not be decoded: position, reason and detail, as columns of equal length."""
 
     index: list[int] = field(default_factory=list)
     reason: list[Reason] = field(default_factory=list)
@@ -53,38 +53,38 @@ class Rejects:
         return zip(self.index, self.reason, self.detail, strict=True)
 
     def add(self, index: int, reason: Reason, detail: str) -> None:
-        """One more; the detail is cut to its limit."""
+        """Add a reject; the detail is cut to its limit."""
         self.index.append(index)
         self.reason.append(reason)
         self.detail.append(detail[:DETAIL])
 
     def add_all(self, index: Iterable[int], reason: Reason, detail: str) -> None:
-        """Many positions with one reason and one detail."""
+        """Add many positions with the same reason and detail."""
         for position in index:
             self.add(int(position), reason, detail)
 
     def join(self, others: Rejects, at: Numbers | None = None) -> None:
-        """Take others in; `at` says where in the input the values are that their positions mean."""
+        """Add other rejects; `at` maps their positions to positions in the input."""
         self.index.extend(others.index if at is None else at[others.index].tolist())
         self.reason.extend(others.reason)
         self.detail.extend(others.detail)
 
     def firsts(self) -> Rejects:
-        """The first of each position."""
+        """Only the first reject of each position."""
         known: dict[int, tuple[Reason, str]] = {}
         for position, reason, detail in self:
             known.setdefault(position, (reason, detail))
         return Rejects([*known], [reason for reason, _ in known.values()], [detail for _, detail in known.values()])
 
     def and_then(self, more: Rejects) -> Rejects:
-        """With more of them, ascending; of a position that is in both, the first speaks."""
+        """These rejects and others, ascending by position; the first reject of a position wins."""
         rejects = Rejects()
         rejects.join(self)
         rejects.join(more)
         return rejects.firsts().in_order()
 
     def without(self, reason: Reason) -> Rejects:
-        """The same, without those of one reason."""
+        """Without the rejects of one reason."""
         kept = Rejects()
         for index, why, detail in self:
             if why is not reason:
@@ -92,7 +92,7 @@ class Rejects:
         return kept
 
     def in_order(self) -> Rejects:
-        """The same, ascending by position."""
+        """Sorted by position."""
         order = sorted(range(len(self)), key=self.index.__getitem__)
         return Rejects(
             [self.index[at] for at in order], [self.reason[at] for at in order], [self.detail[at] for at in order]
@@ -101,9 +101,9 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One column of values, decoded: each input position is in `index` or in `rejects`, never in both.
+    """A decoded column of values: each input position is either in `index` or in `rejects`.
 
-    Where a value may hold many rows, it is in `index` once for each, and one that holds none is in neither.
+    A value with several rows is in `index` once for each row; a value without rows is in neither.
     """
 
     rows: pa.Table  # exactly the payload schema, only good values
@@ -117,40 +117,40 @@ class Decoder(Protocol):
     """A format bound to a payload schema."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         ...
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
         ...
 
 
 @runtime_checkable
 class TypedDecoder(Protocol):
-    """A format whose values tell their type."""
+    """A format whose values have a type."""
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The type of each value, NULL where it tells none; unreadable values are rejects."""
+        """The type of each value, NULL if it has none; unreadable values are rejected."""
         ...
 
 
 @runtime_checkable
 class SchemaPredictor(Protocol):
-    """A format that can tell from a registry's schema alone what would become of its records."""
+    """A format that can predict from a registry schema how its records are decoded."""
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
-        """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
+        """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
         ...
 
 
 def fills_of(decoder: Decoder) -> Mapping[str, str]:
-    """Columns that a decoder asks to be taken from the record where the value is silent, and what of the record."""
+    """Columns that a decoder fills from the record if the value has none, with the record's column."""
     fills: Mapping[str, str] = getattr(decoder, "fills", {})
     return fills
 
 
 def join_rejects(parts: list[Decoded], schema: pa.Schema) -> Decoded:
-    """Parts of one input, decoded apart, as one answer in the order of the input."""
+    """Join parts of one input that were decoded separately, in the order of the input."""
     rejects, ignored, unknown = Rejects(), Counter[str](), None
     for part in parts:
         rejects.join(part.rejects)
@@ -168,13 +168,13 @@ def join_rejects(parts: list[Decoded], schema: pa.Schema) -> Decoded:
 
 
 def too_many(structure: Structure, columns: int, limits: DecodeLimits) -> str:
-    """What a dead letter says of a record with more new fields than there is room for."""
+    """Dead-letter detail for a record with more new fields than allowed."""
     name = next(iter(structure.get("fields", {})), "")[:100]
     return f"{name}: {columns} new columns, {limits.new_columns} may be added (limits.new_columns, limits.columns)"
 
 
 def few(names: Mapping[str, int]) -> dict[str, int]:
-    """Counts of ignored fields, whose names producers choose: so many, and so long, as a ledger can hold."""
+    """Limit the counts of ignored fields, whose names producers choose, to what the ledger can store."""
     counts: Counter[str] = Counter()
     for name, count in names.items():
         counts[name if len(name) <= NAMES else name[:NAMES] + UNTOLD] += count

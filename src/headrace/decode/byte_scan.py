@@ -1,4 +1,4 @@
-"""Facts about texts that need no parser: counted over the bytes of a whole column at once."""
+"""Scan the bytes of a whole text column at once, without a parser."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Offsets = np.ndarray[Any, np.dtype[np.int32]]
 
 _QUOTE, _COLON, _SPACE, _BRACE = b'": {'
 _BLOCK = 1 << 19  # bytes, an even number
-_KEPT = 100_000  # pieces; the places of fewer are not made anew each time
+_KEPT = 100_000  # pieces up to which the indices are cached
 _KEY_END = _QUOTE | _COLON << 8  # as a little-endian number
 
 
 class TextBytes:
-    """The bytes of a text column, laid end to end, with the position where each text begins."""
+    """The bytes of a text column, end to end, with the start of each text."""
 
     def __init__(self, texts: pa.StringArray | pa.BinaryArray) -> None:
         _, offsets, content = texts.buffers()
@@ -32,12 +32,12 @@ class TextBytes:
 
     @property
     def sizes(self) -> Numbers:
-        """How many bytes each text has."""
+        """Number of bytes of each text."""
         sizes: Numbers = np.diff(self.starts)
         return sizes
 
     def byte(self, nth: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Each text's nth byte, from the end where that is negative; 0 where the text is too short."""
+        """The nth byte of each text, from the end if negative; 0 if the text is too short."""
         if not len(self.content):
             return np.zeros(len(self.starts) - 1, np.uint8)
         column: np.ndarray[Any, np.dtype[np.uint8]]
@@ -46,16 +46,16 @@ class TextBytes:
         return column
 
     def first(self) -> Mask:
-        """Which texts begin with a brace."""
+        """Which texts start with a brace."""
         begins: Mask = self.byte(0) == _BRACE
         return begins
 
     def beyond_ascii(self) -> Mask:
-        """Which texts hold a byte above 127."""
+        """Which texts have a byte above 127."""
         return self.holding(self.content > 127)
 
     def holding(self, marked: Mask) -> Mask:
-        """Which texts hold one of the marked bytes."""
+        """Which texts have one of the marked bytes."""
         holding: Mask = self._counts(np.flatnonzero(marked)) > 0
         return holding
 
@@ -64,20 +64,20 @@ class TextBytes:
         return self.content[self.starts[row] : self.starts[row + 1]]
 
     def keys(self) -> Offsets:
-        """Where a colon follows a quote: positions of the quotes, ascending."""
-        # Block by block, which stays in the cache; each sees one byte of the next.
+        """Positions of quotes that are followed by a colon, ascending."""
+        # Blocks stay in the CPU cache; each includes one byte of the next block.
         blocks = range(0, len(self.content), _BLOCK)
         ends = [_key_ends(self.content[begin : begin + _BLOCK + 1]) + begin for begin in blocks]
         return np.concatenate(ends).astype(np.int32) if ends else np.zeros(0, np.int32)
 
     def colons(self) -> Numbers:
-        """Per text, the colons that may end a key: as many as it has keys, or more, never fewer."""
+        """Per text, the number of colons that can end a key: at least as many as it has keys."""
         at = np.flatnonzero(self.content == _COLON)
         before = self.content[at - 1]
         return self._counts(at[(before == _QUOTE) | (before <= _SPACE)])
 
     def openers(self) -> Numbers:
-        """Per text, the brackets and braces that may open a level: no text is deeper than that."""
+        """Per text, the number of opening brackets and braces: at least its depth."""
         return self._counts(np.flatnonzero((self.content | 0x20) == _BRACE))
 
     def _counts(self, positions: Numbers) -> Numbers:
@@ -86,7 +86,7 @@ class TextBytes:
 
 
 def _key_ends(block: np.ndarray[Any, np.dtype[np.uint8]]) -> Numbers:
-    # In steps of 16 bits, from an even and from an odd position: no two such places overlap.
+    # Compare 16-bit words at even and at odd positions: `":` is one word, and two matches cannot overlap.
     even, odd = (block[by : by + (len(block) - by) // 2 * 2].view("<u2") == _KEY_END for by in (0, 1))
     here = even.copy()
     here[: len(odd)] |= odd
@@ -97,14 +97,14 @@ def _key_ends(block: np.ndarray[Any, np.dtype[np.uint8]]) -> Numbers:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where in some records the next value begins; ascending, so that what is cut out lies in order."""
+    """Position of the next value of some records, ascending."""
 
     pos: Numbers
     end: Numbers
     row: Numbers
 
     def some(self, which: Numbers) -> Cursor:
-        """The cursors of a part of them."""
+        """The cursors at these positions."""
         return Cursor(self.pos[which], self.end[which], self.row[which])
 
     def __len__(self) -> int:
@@ -112,7 +112,11 @@ class Cursor:
 
 
 def cut(content: Any, starts: Any, ends: Any, kind: pa.DataType) -> pa.Array:
-    """Pieces of some bytes, in their order: every second part of what their bounds divide the bytes into."""
+    """Slice bytes at ascending bounds without copying them one by one.
+
+    Bounds (2, 5), (7, 9) are the offsets 2 5 7 9 of an Arrow array with the pieces [2:5], [5:7], [7:9]; every second
+    piece is wanted.
+    """
     if not len(starts):
         return pa.array([], kind)
     bounds = np.empty((len(starts), 2), np.int32)
@@ -129,7 +133,7 @@ _kept_seconds = lru_cache(maxsize=32)(_seconds)
 
 
 def matches(texts: pa.StringArray, pattern: str) -> Mask:
-    """Which texts hold a match of the pattern."""
+    """Which texts match the pattern anywhere."""
     return bools(pc.match_substring_regex(texts, pattern))
 
 
@@ -141,7 +145,7 @@ def bools(column: pa.BooleanArray) -> Mask:
 
 
 def lengths(lists: pa.Array) -> Numbers:
-    """How many elements each list or map holds; none where it is NULL."""
+    """Number of elements of each list or map; 0 for NULL."""
     counted: Numbers = np.diff(lists.offsets.to_numpy()).astype(np.int64)
     if lists.null_count:
         counted[bools(lists.is_null())] = 0
@@ -149,5 +153,5 @@ def lengths(lists: pa.Array) -> Numbers:
 
 
 def owners(lists: pa.Array) -> Numbers:
-    """For each element of a column of lists, the position of the list it is in."""
+    """For each element of a column of lists, the position of its list."""
     return np.repeat(np.arange(len(lists)), lengths(lists))

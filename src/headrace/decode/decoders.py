@@ -1,4 +1,4 @@
-"""Decode: bytes into typed columns, or a reason."""
+"""Decoders by format: bytes to typed columns or a reason for rejection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 Factory = Callable[[pa.Schema, NewField, DecodeLimits, Any], Decoder]
 
-# Every format by its name in a spec; a new one is one file and one line.
+# Formats by their name in a spec. To add a format, write its factory and add a line here.
 FORMATS: Mapping[str, Factory] = {
     "json": json_decoder,
     "avro": avro_decoder,
@@ -53,7 +53,7 @@ def decoder(
     limits: DecodeLimits | None = None,
     options: Format | None = None,
 ) -> Decoder:
-    """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
+    """Make the decoder of a format for a payload schema; null values are always rejects."""
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format.", hint=f"Known formats: {', '.join(FORMATS)}.")
     if new_field == "rescue" and not any(item.rescue for item in payload_fields(payload)):

@@ -1,7 +1,7 @@
-"""Texts that ask the same of a column: of many, a few that stand for all.
+"""Replace texts that require the same type by one of them, so that only a few distinct texts are parsed.
 
-What a misfit asks of a number's type depends on how many digits it has and where they stand, not on which they are. So
-each is replaced by one of its like before anybody reads it; what is like no other stands for itself.
+The type that a number requires depends on its number of digits and their position, not on the digits: 12345 and
+99999 require the same, 1234.5 does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DAY, _MOMENT = '"2000-01-01"', '"2000-01-01T00:00:00"'
 
 
 def alike(kind: pa.DataType, texts: pa.StringArray) -> pa.StringArray:
-    """JSON texts, each replaced by one that asks the same of a column of this type."""
+    """JSON texts, each replaced by one that requires the same of a column of this type."""
     if pa.types.is_integer(kind):
         return _instead(_instead(texts, _SHORT, _by_width), _POINTED, _by_digits)
     if pa.types.is_decimal(kind):
@@ -38,7 +38,7 @@ def alike(kind: pa.DataType, texts: pa.StringArray) -> pa.StringArray:
 
 
 def _instead(texts: pa.StringArray, pattern: str, like: Callable[[pa.StringArray], pa.StringArray]) -> pa.StringArray:
-    """The texts, with others for those that match."""
+    """The texts, with replacements where the pattern matches."""
     matching = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
     if not matching.true_count:
         return texts
@@ -46,19 +46,19 @@ def _instead(texts: pa.StringArray, pattern: str, like: Callable[[pa.StringArray
 
 
 def _by_width(texts: pa.StringArray) -> pa.StringArray:
-    """The largest integer of as many bytes."""
+    """The largest integer with as many bytes."""
     numbers = texts.cast(pa.int64()).to_numpy()
     nth = np.searchsorted(_LARGEST[:-1], np.where(numbers < 0, ~numbers, numbers))
     return pa.array(list(map(str, _LARGEST))).take(pa.array(nth))
 
 
 def _by_digits(texts: pa.StringArray) -> pa.StringArray:
-    """As many digits before and after the point, with zeros where there are some."""
+    """A number with as many digits before and after the point."""
     return pc.replace_substring_regex(texts, "[1-9]", "1")
 
 
 def _by_range(texts: pa.StringArray) -> pa.StringArray:
-    """A number that a float has, or one that only a double has."""
+    """A number that a float can hold, or one that only a double can hold."""
     doubles = texts.cast(pa.float64()).to_numpy()
     with np.errstate(over="ignore"):
         singles = doubles.astype(np.float32)
@@ -67,7 +67,7 @@ def _by_range(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _by_time(texts: pa.StringArray) -> pa.StringArray:
-    """A day, or a day with a time."""
+    """A date, or a date with a time."""
     inside = pc.utf8_slice_codeunits(texts, 1, -1)
     days, moments = _fits(pa.date32(), inside), _fits(TIMESTAMP_NTZ, inside)
     texts = pc.if_else(pa.array(moments), _MOMENT, texts)

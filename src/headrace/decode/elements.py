@@ -1,9 +1,9 @@
-"""Rescue of a list that will be exploded, element by element, for JSON.
+"""Rescue of a JSON list that is exploded, element by element.
 
-Records that fit are read as always. Of the others, the list is read as JSON text and cut into its elements, and each of
-these is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is a record whose list is the
-text `[{"n":2},{"n":"x"}]`, and the records `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is
-kept beside the list, one text for each element.
+Records that fit are decoded as usual. For the others, the list is read as JSON text and split into its elements, and
+each element is decoded as a record of its own: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is a record with the list
+`[{"n":2},{"n":"x"}]` as text, and the records `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. The rescued values of
+each element are stored beside the list, one text per element.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from headrace.decode.unpack import UnpackedValues
 from headrace.decode.unpack import json_elements as split
 from headrace.reasons import MISFITS, Reason
 
-_OFTEN = 2  # where one record in so many needs mending, the next batch is not tried as if none did
+_OFTEN = 2  # if one record in so many is decoded in two parts, all records of the next batch are
 
 
 def as_text(layout: PayloadSchema, elements: Elements) -> PayloadSchema:
-    """The layout with the list as JSON text, and without what is kept of its elements."""
+    """The layout with the list as JSON text, without rescued values of its elements."""
     column = elements.column
     node = PayloadNode("json", pa.string(), column.node.nullable)
     item = json_field(column.name, column.node.nullable)
@@ -56,18 +56,18 @@ def _replaced(root: PayloadNode, path: Path, node: PayloadNode) -> PayloadNode:
 
 @dataclass
 class _Mended:
-    """Records that were read in two parts: the list of each, and what was rescued of its elements."""
+    """Records that were decoded in two parts: their lists, and the rescued values of the elements."""
 
     good: Mask
     lists: pa.ListArray
     texts: pa.ListArray
     rejects: Rejects  # by row of the records
     unknown: Structure | None
-    ignored: bool  # some element has new fields that nobody reads
+    ignored: bool  # some element has ignored new fields
 
 
 class ElementsDecoder:
-    """A JSON decoder whose rejects are read once more, their lists element by element."""
+    """A JSON decoder that decodes rejected records again, with their list element by element."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ElementsDecoder:
         self._before, self._after = _around(layout.elements.column.path)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         decoded = self._mended(values) if self._often else self._decode(values)
         kept = [bools(column.combine_chunks().is_valid()) for column in decoded.rows.columns[-2:]]
         self._often = _OFTEN * int((kept[0] | kept[1]).sum()) > len(values)
@@ -98,7 +98,7 @@ class ElementsDecoder:
         return replace(decoded, rows=texts)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """As the decoder inside."""
+        """As the inner decoder."""
         return self._clean.peek(values, path)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
@@ -122,7 +122,7 @@ class ElementsDecoder:
         return join_rejects([decoded, repaired], self._layout.schema)
 
     def _mended(self, values: pa.BinaryArray) -> Decoded:
-        """Every value in two parts: the record without what is in its list, and the elements of that."""
+        """Decode every value in two parts: the record without its list, and the elements of the list."""
         decoded = self._records.decode(values)
         name = self._elements.column.name
         lists = self._of_elements(decoded.rows[name].combine_chunks())
@@ -141,7 +141,7 @@ class ElementsDecoder:
         return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
 
     def _of_elements(self, texts: pa.StringArray) -> _Mended:
-        """Lists of elements out of the texts of lists; a list with one bad element is bad."""
+        """Lists of elements from the JSON texts of lists; a list with a bad element is bad."""
         there = np.flatnonzero(bools(texts.is_valid()))
         pieces = split(texts.take(pa.array(there)).cast(pa.binary()), self._limits)
         owner = there[pieces.owner]
@@ -173,7 +173,7 @@ class ElementsDecoder:
     def _refused(
         self, texts: pa.StringArray, there: Numbers, pieces: UnpackedValues, element_rejects: Rejects
     ) -> Rejects:
-        """Rejects of lists: those that are none, and those with a bad element, of which the first is told."""
+        """Rejects of lists: values that are not lists, and lists with a bad element, of which the first is named."""
         where, rejects = ".".join(self._elements.column.path), Rejects()
         for position, reason, detail in pieces.rejects:
             row = int(there[position])
@@ -187,13 +187,13 @@ class ElementsDecoder:
         return rejects.firsts()
 
     def _in_list(self, unknown: Structure) -> Structure:
-        """What elements lack, as what the record lacks."""
+        """New fields of elements, as new fields of the record."""
         name = self._elements.column.name
         element = unknown if self._elements.layout.way == self._elements.column.path else unknown["fields"][name]
         return struct({name: {"type": "list", "element": element}})
 
     def _ignored(self, values: pa.BinaryArray, index: Numbers) -> Counter[str]:
-        """The new fields inside of lists, and how many records have them."""
+        """New fields inside lists, and the number of records that have them."""
         inside, names = ".".join(self._elements.column.path) + ".", Counter[str]()
         for raw in values.take(pa.array(index)).to_pylist():
             names.update(name for name in self._exact.meet(raw)[2] if name.startswith(inside))
@@ -201,7 +201,7 @@ class ElementsDecoder:
 
 
 def _around(path: Path) -> tuple[bytes, bytes]:
-    """What stands before and after an element that is the only thing in a record."""
+    """JSON text before and after an element that is the only value of a record."""
     before = "".join(f"{{{json.dumps(key, ensure_ascii=False)}:" for key in path)
     return before.encode(), b"}" * len(path)
 

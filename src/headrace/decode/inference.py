@@ -1,10 +1,10 @@
-"""What records were seen to hold: inferred from values, merged between tasks, turned into columns.
+"""Inferred schemas: inferred from values, merged between tasks, turned into columns.
 
-A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
-`{"type": "list", "element": …}`, `{"type": "map", "value": …}` (JSON has no maps, only structs); what brings its own
-type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody has seen yet. `{"type": "wider", "to": "long"}` asks a
-known column for a wider type. A `big long` is a long that a double cannot hold exactly. What holds no typed value
-(`[]`, `{}`, `[null]`) is told as null is, so that it decides nothing, in whichever task or batch it is met.
+A structure is JSON, so that a task can return it: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
+`{"type": "list", "element": …}`, `{"type": "map", "value": …}` (only from typed formats); a typed format names its own
+type: `{"type": "decimal(9,2)"}`. `{}` means that there was no value. `{"type": "wider", "to": "long"}` requests a wider
+type for an existing column. A `big long` is a long that a double cannot hold exactly. A value without any typed value
+(`[]`, `{}`, `[null]`) counts as null, so that the result does not depend on the task or batch that reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.spec.types import parse_type, type_name
 Structure = dict[str, Any]
 Known = Mapping[str, pa.Field | None]
 
-KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
+KEYS = 200  # distinct keys of a nested object above which it counts as a map and is stored as text
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
@@ -48,7 +48,7 @@ _CALLED = {
 }
 _MANY_KEYS = f"more than {KEYS} keys"
 
-_REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
+_REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # characters that Delta does not allow in column names
 _SEEN_AS = {
     "NULL": "null",
     "UBIGINT": "long",
@@ -70,14 +70,14 @@ _NUMBERS: dict[frozenset[str], Structure] = {
     frozenset({"long", "double"}): {"type": "double"},
     frozenset({"long", "big long"}): BIG_LONG,
 }
-# DuckDB does not tell which integers a double cannot hold (one beyond 64 bits it takes for a double), nor `{}` from a
+# DuckDB does not report integers that a double cannot hold (beyond 64 bits it reports DOUBLE), and reports `{}` as a
 # conflict.
 _LARGE_INTEGER = r"[:\[,]\s*-?(9\d{15}|\d{17})"
 _MISLEADING = _LARGE_INTEGER + r"|\{\s*\}"
 
 
 def name_fits(name: str) -> bool:
-    """Whether a field's name may become a column's."""
+    """Whether a field's name can be the name of a column."""
     return bool(name) and len(name) <= 255 and not reserved(name) and not _REFUSED.search(name)
 
 
@@ -87,7 +87,7 @@ def struct(fields: Mapping[str, Structure]) -> Structure:
 
 
 def of(value: Mapping[str, object]) -> Structure:
-    """The structure of one JSON object as Python holds it."""
+    """The structure of one JSON object, as Python parses it."""
     return _typed(_of(value))
 
 
@@ -108,8 +108,11 @@ def _of(value: object) -> Structure:
 
 
 def _telling(values: list[object]) -> Iterable[object]:
-    """Of many values those that may tell different things: one of each scalar type, the ends of integers, one empty
-    array, one empty object, and all others."""
+    """Reduce many values to those that can have different structures.
+
+    These are one value of each scalar type, the smallest and largest integer, one empty array, one empty object and all
+    other arrays and objects.
+    """
     if len(values) < _MANY:
         return values
     few: dict[object, object] = {type(value): value for value in values if type(value) not in (dict, list, int)}
@@ -120,7 +123,7 @@ def _telling(values: list[object]) -> Iterable[object]:
 
 
 def _typed(structure: Structure) -> Structure:
-    """An object's structure, with null in the place of every field in which no value has a type."""
+    """An object's structure, with null for every field without a typed value."""
     return struct({name: _typed_value(item) for name, item in structure["fields"].items()})
 
 
@@ -136,7 +139,7 @@ def _typed_value(structure: Structure) -> Structure:
 
 
 def stated(columns: Iterable[pa.Field]) -> Structure:
-    """The structure that asks for columns of the very same types."""
+    """The structure that requests columns of exactly these types."""
     return struct({item.name: _stated(item) for item in columns})
 
 
@@ -152,7 +155,7 @@ def _stated(item: pa.Field) -> Structure:
 
 
 def big_longs(columns: Iterable[tuple[str, pa.Array | pa.ChunkedArray]]) -> Structure:
-    """The places of integers that a double cannot hold, in columns given by name; `{}` where there are none."""
+    """The paths of integers that a double cannot hold, in columns by name; `{}` if there are none."""
     parts = {name: part for name, values in columns if (part := _big_longs(values))}
     return struct(parts) if parts else {}
 
@@ -177,7 +180,7 @@ def _big_longs(values: pa.Array | pa.ChunkedArray) -> Structure:
 
 
 def infer(values: pa.StringArray) -> Structure:
-    """The merged structure of good values, by their few distinct shapes."""
+    """The merged structure of valid values, from their few distinct shapes."""
     if not len(values):
         return {}
     usual, odd, _ = _by_shape(values, "DISTINCT")
@@ -185,7 +188,7 @@ def infer(values: pa.StringArray) -> Structure:
 
 
 def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
-    """The few distinct structures of good values, and which of them each value has."""
+    """The distinct structures of valid values, and for each value the number of its structure."""
     usual, odd, is_odd = _by_shape(values, "ALL")
     codes = usual.dictionary_encode()
     structures = [*map(_of_shape, codes.dictionary.to_pylist()), *odd]
@@ -196,7 +199,7 @@ def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
 
 
 def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[Structure], np.ndarray]:
-    """What DuckDB says of most values, the structures of the odd ones, and which those are."""
+    """DuckDB's shapes of most values, the structures of the others, and which values these are."""
     rare = pc.match_substring_regex(values, _MISLEADING)
     shapes = duck.plan_of_query(
         f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",  # noqa: S608 - DISTINCT or ALL
@@ -211,7 +214,7 @@ def _of_shape(shape: str) -> Structure:
 
 
 def _integer(text: str) -> int:
-    return 2**64 if len(text) > 64 else int(text)  # only its being an integer that no double holds counts
+    return 2**64 if len(text) > 64 else int(text)  # any integer that a double cannot hold
 
 
 def _from_duck(shape: Any) -> Structure:
@@ -234,14 +237,14 @@ def holds_double(structure: Structure) -> bool:
 
 
 def merge_all(structures: Iterable[Structure]) -> Structure:
-    """All of them as one."""
+    """Merge several structures."""
     return reduce(merge_inferred, structures, {})
 
 
 def merge_inferred(one: Structure, two: Structure) -> Structure:
-    """What holds both: long and double make double, objects unite, other conflicts become JSON text.
+    """A structure for both: long and double make double, objects are united, other conflicts become JSON text.
 
-    So do a double and a long that it cannot hold.
+    A double and a long that it cannot hold are a conflict, too.
     """
     if _kind(one) == _kind(two) == "struct":
         return struct(_united(one["fields"], two["fields"]))
@@ -268,13 +271,13 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
 
 
 def _whys(structure: Structure) -> list[str]:
-    """What a conflict is between, as people call it; of text already, what it was between."""
+    """Names of the types in conflict, for messages."""
     kind = _kind(structure)
     return structure.get("why", []) if kind == "json" else [_CALLED.get(kind, kind)]
 
 
 def holds_json(structure: Structure) -> bool:
-    """Whether values, at any depth, can only be kept as JSON text."""
+    """Whether values, at any depth, can only be stored as JSON text."""
     return _kind(structure) == "json" or any(map(holds_json, _parts(structure)))
 
 
@@ -284,7 +287,7 @@ def _parts(structure: Structure) -> list[Structure]:
 
 
 def text_reasons(structure: Structure) -> dict[str, str]:
-    """Why fields of records can only be kept as JSON text, by column; `a.b` is a field of an object."""
+    """Why fields can only be stored as JSON text, by column; `a.b` is a field of an object."""
     reasons: dict[str, str] = {}
     for name, item in structure.get("fields", {}).items():
         if _kind(item) == "struct" and arrow_type(item) is not None:
@@ -309,18 +312,18 @@ def _text_reason(structure: Structure) -> str:
 
 
 def _entry(structure: Structure) -> Structure:
-    """What the values of a map have in common; an object where a map is known is one."""
+    """The common structure of a map's values; an object counts as a map if a map is known."""
     return reduce(_merge_value, structure["fields"].values(), NULL) if "fields" in structure else structure["value"]
 
 
 def _wider(one: Structure, two: Structure) -> Structure:
-    """What is asked of a known column stands above what its values would be without it."""
+    """A request for a wider type wins over the inferred type."""
     types = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
     return {"type": WIDER, "to": type_name(reduce(common_type, types))}
 
 
 def inferred_widening(structure: Structure) -> Structure:
-    """The part of a structure that asks for wider types."""
+    """The part of a structure that requests wider types."""
     kind = _kind(structure)
     if kind == "struct":
         parts = {name: inferred_widening(item) for name, item in structure["fields"].items()}
@@ -347,7 +350,7 @@ def _united(one: Mapping[str, Structure], two: Mapping[str, Structure]) -> dict[
 
 
 def certain(structure: Structure) -> Structure:
-    """The part that fixes its values' types, so that a value which fits it adds nothing to it."""
+    """The part with fixed types: a value that fits it adds nothing to it."""
     kind = _kind(structure)
     if kind == "struct":
         parts = {name: certain(item) for name, item in structure["fields"].items()}
@@ -360,7 +363,7 @@ def certain(structure: Structure) -> Structure:
 
 
 def inferred_fields(structure: Structure) -> list[pa.Field]:
-    """The columns an object's structure asks for; what was only ever null or empty asks for none."""
+    """The columns of an object's structure; fields that were always null or empty have none."""
     columns: dict[str, pa.Field] = {}
     for name, item in structure.get("fields", {}).items():
         if name_fits(name) and name.lower() not in columns and (column := _field(name, item)) is not None:
@@ -377,7 +380,7 @@ def _field(name: str, structure: Structure) -> pa.Field | None:
 
 
 def arrow_type(structure: Structure) -> pa.DataType | None:
-    """The Arrow type, or None where only the text can hold it (also lists of what needs text: they carry no note)."""
+    """The Arrow type, or None if only JSON text can hold the values (also for lists of such values)."""
     kind = _kind(structure)
     if kind == "struct":
         inner = inferred_fields(structure) if len(structure["fields"]) <= KEYS else []
@@ -399,22 +402,22 @@ def _named(kind: str) -> pa.DataType | None:
 
 
 def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
-    """The schema with new fields added, at every depth; an existing field changes its type only where that is asked."""
+    """The schema with new fields at every depth; an existing field changes its type only on request."""
     return pa.schema(_grown(list(schema), structure), schema.metadata)
 
 
-# ---- how many columns there may be ----
+# ---- column limits ----
 
 
 @dataclass(slots=True)
 class ColumnBudget:
-    """For how many columns there is room; nested fields count as columns."""
+    """Number of columns that may be added; nested fields count as columns."""
 
     left: int
     enough: bool = True
 
     def take(self, columns: int) -> bool:
-        """Whether these fit, too."""
+        """Take columns from the budget; False if there are not enough."""
         fits = columns <= self.left
         self.left -= columns if fits else 0
         self.enough = self.enough and fits
@@ -422,7 +425,7 @@ class ColumnBudget:
 
 
 def width(columns: Iterable[pa.Field]) -> int:
-    """How many columns these are, with the fields nested in them."""
+    """Number of columns, nested fields included."""
     return sum(1 + width(_inner(item.type)) for item in columns)
 
 
@@ -433,7 +436,7 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 
 def by_key(columns: Iterable[pa.Field]) -> Known:
-    """Columns by the keys they take, in lower case; None where what is below the key is read elsewhere."""
+    """Columns by key, in lower case; None if another column reads what is below the key."""
     known: dict[str, pa.Field | None] = {}
     for item in columns:
         key, *deeper = payload_field(item).keys
@@ -443,16 +446,16 @@ def by_key(columns: Iterable[pa.Field]) -> Known:
 
 
 def added(known: Known, structure: Structure) -> int:
-    """How many columns a structure would add to those that are known."""
+    """Number of columns that a structure adds to the known ones."""
     room = ColumnBudget(2**62)
     admitted(known, structure, room)
     return 2**62 - room.left
 
 
 def admitted(known: Known, structure: Structure, room: ColumnBudget) -> Structure:
-    """The part of an object's structure for which there is room.
+    """The part of an object's structure that fits the budget.
 
-    Fields are taken by name, so that it is the same part in whatever order they were met.
+    Fields are taken by name, so that the result does not depend on their order.
     """
     fields: Mapping[str, Structure] = structure.get("fields", {})
     parts: dict[str, Structure] = {}
@@ -479,19 +482,19 @@ def _admitted(known: pa.DataType, structure: Structure, room: ColumnBudget) -> S
     return structure
 
 
-# ---- growing ----
+# ---- evolution ----
 
 
 def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
     seen: Mapping[str, Structure] = structure.get("fields", {})
     grown = [_grown_field(item, _at_path(item, seen)) for item in known]
-    # A column deeper down takes the first key of its path.
+    # A column with a path occupies the first key of the path.
     taken = {name.lower() for item in known for name in (item.name, payload_field(item).keys[0])}
     return grown + [item for item in inferred_fields(structure) if item.name.lower() not in taken]
 
 
 def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
-    """What was seen of a column; of one deeper down only the types it asks for: what is new there is beside it."""
+    """The structure of a column; for a column with a path, only requests for wider types."""
     *parents, last = payload_field(item).keys
     if not parents:
         return seen.get(last)

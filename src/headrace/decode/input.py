@@ -1,4 +1,4 @@
-"""The first look at values, before any format: which are there, not too large, and text."""
+"""Checks before any format: values that are null, empty, too large or not UTF-8 are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def triage(values: pa.BinaryArray, limits: DecodeLimits) -> tuple[pa.StringArray, Numbers, Rejects]:
-    """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
+    """The values that are texts, with their positions; null, empty, oversized and undecodable values are rejected."""
     kept, at, rejects = sized(values, limits)
     texts, at = texts_of(without_bom(kept), at, rejects)
     return (*_countable(texts, at, rejects, limits), rejects)
@@ -26,7 +26,7 @@ def triage(values: pa.BinaryArray, limits: DecodeLimits) -> tuple[pa.StringArray
 def _countable(
     texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: DecodeLimits
 ) -> tuple[pa.StringArray, Numbers]:
-    """The texts that hold no more values than the limit: what is made of a value takes up many times its bytes."""
+    """The texts within the limit of values: a decoded value takes many times its bytes."""
     content = TextBytes(texts)
     good = np.ones(len(texts), bool)
     for row in np.flatnonzero(content.sizes > 2 * limits.values).tolist():  # a value and its comma are two bytes
@@ -39,7 +39,7 @@ def _countable(
 def sized(
     values: pa.BinaryArray, limits: DecodeLimits, *, empty: bool = False
 ) -> tuple[pa.BinaryArray, Numbers, Rejects]:
-    """The values that are there and within the limit; `empty`: no bytes are a value, too."""
+    """The values within the size limit; `empty`: a value without bytes is valid."""
     rejects = Rejects()
     sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
     rejects.add_all(np.flatnonzero(sizes < 0), Reason.TOMBSTONE, "the value is null")
@@ -53,7 +53,7 @@ def sized(
 
 
 def texts_of(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.StringArray, Numbers]:
-    """The values that are UTF-8, with their positions; the others are rejects."""
+    """The values that are UTF-8, with their positions; other values are rejected."""
     try:
         return values.cast(pa.string()), at
     except pa.ArrowInvalid:
@@ -68,19 +68,19 @@ def texts_of(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.
 
 
 def without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
-    """Values without the mark that some writers put before UTF-8."""
+    """Values without the UTF-8 byte-order mark."""
     marked = pc.starts_with(values, _BOM)
     if not pc.any(marked).as_py():
         return values
-    # Arrow's own slice fails when nothing is left of a value.
+    # Arrow's slice fails if nothing remains of a value.
     rest = pa.array([raw.removeprefix(_BOM) for raw in values.filter(marked).to_pylist()], pa.binary())
     return pc.replace_with_mask(values, marked, rest)
 
 
 def spread(texts: pa.StringArray, at: Numbers, count: int) -> pa.StringArray:
-    """Texts at their positions among `count`, NULL at the others; of several at one position the last."""
+    """Texts at their positions among `count`, NULL elsewhere; the last of several at one position wins."""
     if len(at) == count and (np.diff(at) == 1).all():
         return texts
     place = np.full(count, -1, np.int64)
-    place[at] = np.arange(len(at))  # in this order, so the last one stays
+    place[at] = np.arange(len(at))  # in this order, so that the last one wins
     return texts.take(pa.array(place, mask=place < 0))

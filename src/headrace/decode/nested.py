@@ -1,4 +1,4 @@
-"""Arrow's shapes: what is inside of structs, lists and maps, and whose it is."""
+"""Nested Arrow types: fields, elements and items, and the rows that they belong to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD = (
 
 
 def as_struct(table: pa.Table) -> pa.StructArray:
-    """A table as one array."""
+    """A table as one struct array."""
     if not table.column_names:
         return pa.array([{}] * len(table), pa.struct([]))
     whole = table.combine_chunks()
@@ -32,12 +32,12 @@ def as_struct(table: pa.Table) -> pa.StructArray:
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """Whether the texts of a type are JSON already."""
+    """Whether texts of a type are JSON."""
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """Without the spellings of a type that only save space, or say what a text holds."""
+    """Values without dictionary encoding and extension types."""
     if is_json(values.type):
         return values.storage
     if pa.types.is_dictionary(values.type):
@@ -49,7 +49,7 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def struct_field(values: pa.Array, name: str) -> pa.Array | None:
-    """A field of structs, NULL where the struct is."""
+    """A field of structs, NULL where the struct is NULL."""
     if pa.types.is_null(values.type):
         return pa.nulls(len(values))
     at = values.type.get_field_index(name)
@@ -57,17 +57,17 @@ def struct_field(values: pa.Array, name: str) -> pa.Array | None:
 
 
 def is_there(values: pa.Array) -> Mask:
-    """Where there is a value."""
+    """Which values are not NULL."""
     return bools(values.is_valid())
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is that of lists."""
+    """Whether a type is a list."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def list_elements(values: pa.Array) -> tuple[pa.Array, Numbers]:
-    """All elements of lists, and which list each is in."""
+    """All elements of lists, and the position of each element's list."""
     return values.flatten(), pc.list_parent_indices(values).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
@@ -77,7 +77,7 @@ def _entries(values: pa.MapArray) -> pa.ListArray:
 
 
 def map_items(values: pa.MapArray) -> tuple[pa.Array, Numbers]:
-    """All values of maps, and which map each is in."""
+    """All values of maps, and the position of each value's map."""
     inner, owner = list_elements(_entries(values))
     return inner.field(1), owner
 
@@ -88,6 +88,6 @@ def map_keys(values: pa.MapArray) -> pa.Array:
 
 
 def offsets_of(values: pa.Array, owner: Numbers) -> pa.Int32Array:
-    """Where each list's elements begin and end among the flattened."""
+    """Offsets of each list among the flattened elements."""
     counts = np.bincount(owner, minlength=len(values))
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))

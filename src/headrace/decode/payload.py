@@ -1,4 +1,4 @@
-"""The layout a payload schema asks of a value: its columns, and every key that is known, at any depth."""
+"""Payload schemas, compiled: the columns, and a tree of all known keys."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class PayloadNode:
-    """One place in a value: what must stand there, and the known places below it."""
+    """A node of the tree: the expected value, and the known keys below it."""
 
     kind: Kind
     type: pa.DataType = pa.null()  # noqa: RUF009 - null: a mere way to columns deeper down, or a skipped value
     nullable: bool = True
     unit: str = ""
     default: str | None = None  # JSON text
-    children: dict[str, PayloadNode] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
-    open: bool = False  # an object whose other keys are not the table's: they are no new fields to rescue
+    children: dict[str, PayloadNode] = field(default_factory=dict)  # of an object by key; of a list or map under "*"
+    open: bool = False  # unknown keys of the object are not new fields of the table
 
     @property
     def inner(self) -> list[str]:
-        """The keys below which there is more to know."""
+        """The keys that have known keys below."""
         return [key for key, child in self.children.items() if child.children]
 
 
@@ -37,32 +37,32 @@ _SKIPPED = PayloadNode("skip")
 
 @dataclass(frozen=True, slots=True)
 class PayloadColumn:
-    """A column and the way to its value."""
+    """A column and the path of its value."""
 
     name: str
     path: tuple[str, ...]
     node: PayloadNode
     field: pa.Field
-    rescued: bool = False  # a value that does not fit is kept beside the row, and NULL here
+    rescued: bool = False  # a value that does not fit is rescued, and the column is NULL
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadSchema:
-    """A payload schema, compiled once for both ways of decoding."""
+    """A payload schema, compiled once for the fast and the exact path."""
 
-    schema: pa.Schema  # of the rows: without skipped columns
+    schema: pa.Schema  # schema of the rows, without skipped columns
     columns: tuple[PayloadColumn, ...]
     root: PayloadNode
-    overlaps: bool  # two columns read the same place, or one reads what another reads a part of
-    own: pa.Schema  # the payload without the columns that an envelope brings
-    way: tuple[str, ...] = ()  # from the top of a value to its row
-    message: pa.Field | None = None  # asks for the whole message, beside the columns
-    rescue: Rescue = ""  # what a column after the others keeps: nothing (there is none), `field` or `type`
+    overlaps: bool  # two columns read the same value, or one reads a part of another's
+    own: pa.Schema  # the payload without the envelope's columns
+    way: tuple[str, ...] = ()  # path of the row in a value
+    message: pa.Field | None = None  # the field of the whole message
+    rescue: Rescue = ""  # what the column of rescued values has; empty: there is none
     elements: Elements | None = None  # the list whose elements are rescued one by one
-    exploded: bool = False  # unknown keys of open objects are not new fields: they are neither rejected nor an error
+    exploded: bool = False  # unknown keys of open objects are ignored under any contract
 
     def with_message(self, rows: pa.Table, texts: Callable[[], pa.Array]) -> pa.Table:
-        """The rows with their messages as JSON text, if the payload asks for them."""
+        """The rows with their messages as JSON text, if the payload has a field for it."""
         if self.message is None:
             return rows
         return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
@@ -82,17 +82,17 @@ class PayloadSchema:
         return False
 
     def bare(self) -> PayloadSchema:
-        """The columns alone: without what is kept beside them, and without the message."""
+        """Only the columns, without rescued values and without the message."""
         own = pa.schema([column.field for column in self.columns])
         return replace(self, schema=own, message=None, rescue="", elements=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A list that will be exploded; each element is fitted as if it were a record with nothing else in it.
+    """A list that is exploded; each element is decoded as a record of its own.
 
     The elements of `{"items": [{"sku": 1}, {"sku": 2}]}` are read as `{"items": {"sku": 1}}` and so on: `layout` has
-    the columns of one element, each behind the path of the list, and what is rescued of it.
+    the columns of an element, each with the path of the list, and the column of its rescued values.
     """
 
     column: PayloadColumn
@@ -102,7 +102,7 @@ class Elements:
 def payload_schema_of(
     payload: pa.Schema, row_path: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()
 ) -> PayloadSchema:
-    """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
+    """Compile a payload schema whose row is at `row_path`; raises UsageError if names or paths conflict."""
     fields = payload_fields(payload)
     beside = [item for item in fields if item.rescue]
     rescue: Rescue = beside[0].rescue if beside else ""
@@ -141,14 +141,14 @@ def _elements(column: PayloadColumn, rescue: PayloadField) -> Elements:
 
 
 def walk_nodes(node: PayloadNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], PayloadNode]]:
-    """Every known place below a node, parents first; `*` stands for a list's elements and a map's values."""
+    """All known paths below a node, parents first; `*` is a list's element or a map's value."""
     for key, child in node.children.items():
         yield (*path, key), child
         yield from walk_nodes(child, (*path, key))
 
 
 def with_skipped(layout: PayloadSchema, paths: Iterable[tuple[str, ...]]) -> PayloadSchema:
-    """The layout with more places known but not read; parents come before what is below them."""
+    """The layout with more known paths that are not read; parents come first."""
     root = layout.root
     for path in paths:
         root = _grafted(root, path)
@@ -162,7 +162,7 @@ def _grafted(node: PayloadNode, path: tuple[str, ...]) -> PayloadNode:
 
 
 def rescues(payload: pa.Schema) -> frozenset[str]:
-    """The fields whose wrong values are kept beside the row."""
+    """The fields whose wrong values are rescued."""
     fields = payload_fields(payload)
     kept = [item.rescue for item in fields if item.rescue]
     lists = {item.elements_of for item in fields if item.elements_of}
@@ -178,7 +178,7 @@ def _path(item: PayloadField, row_path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def node_of(item: pa.Field) -> PayloadNode:
-    """What a field asks of the value in its place."""
+    """The node of a field."""
     spec = payload_field(item)
     if spec.json_text:
         return PayloadNode("json", item.type, item.nullable, default=spec.default)
@@ -197,20 +197,20 @@ def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, PayloadNode]]:
 
 
 def _element(item: pa.Field, unit: str) -> PayloadNode:
-    # Delta keeps no metadata on an array's elements: the column's unit is theirs too.
+    # Delta has no metadata on an array's elements: they have the column's unit.
     kind, children = _below(item.type, unit)
     return PayloadNode(kind, item.type, item.nullable, unit, None, children)
 
 
 def _insert(root: PayloadNode, path: tuple[str, ...], node: PayloadNode) -> bool:
-    """Put a column's node at its path; True when the place is already taken."""
+    """Put a column's node at its path; True if there is one already."""
     here = root
     for key in path[:-1]:
         here = here.children.setdefault(key, PayloadNode("object", open=root.open))
         if here.kind != "object" or not pa.types.is_null(here.type):
             return True
     exists = path[-1] in here.children
-    # Where two readers meet, nothing below counts as new: one of them keeps it.
+    # If two columns read the same value, nothing inside of it is a new field.
     here.children[path[-1]] = PayloadNode("skip") if exists else node
     return exists
 

@@ -1,4 +1,4 @@
-"""Plain values: text, a number, bytes; each becomes one or two fields, named as the Danube sink names them."""
+"""Plain values: text, a number, bytes; each has one or two fields, named as in the Danube sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.decode.unpack import UnpackedValues, UnpackingDecoder
 from headrace.reasons import Reason
 from headrace.spec.decode import BytesFormat, Int64Format, NumberFormat, RawFormat, StringFormat
 
-# Values and their positions in, natural columns and the positions kept out; what is refused is added to the rejects.
+# (values, positions, rejects) -> (natural columns, positions of valid values); invalid values are added to the rejects.
 Reading = Callable[[pa.BinaryArray, Numbers, Rejects], tuple[pa.Table, Numbers]]
 
 _INT64 = np.dtype(">i8")
@@ -32,7 +32,7 @@ _NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 
 
 class PlainDecoder:
-    """Values without inner structure into the rows of one payload schema."""
+    """Decodes values without fields to the rows of one payload schema."""
 
     def __init__(
         self, read: Reading, payload: pa.Schema, new_field: NewField, limits: DecodeLimits, *, empty: bool = False
@@ -41,15 +41,15 @@ class PlainDecoder:
         self._layout = payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
-        self._empty = empty  # whether a value without bytes is one
+        self._empty = empty  # whether a value without bytes is valid
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         natural, at, rejects = self._natural(values)
         return fit_values(natural, at, self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """A field as text, NULL where there is none of that name; unreadable values are rejects."""
+        """A field as text, NULL if there is no field of that name; unreadable values are rejected."""
         natural, at, rejects = self._natural(values)
         name = path.removeprefix("/")
         texts = _as_texts(natural[name]) if name in natural.column_names else pa.nulls(len(natural), pa.string())
@@ -72,7 +72,7 @@ def _texts(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Ta
 
 
 def _bytes(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
-    """The bytes in base64, and how many they are."""
+    """The bytes in base64, and their number."""
     natural = pa.table({"data": values, "size": pc.binary_length(values).cast(pa.int64())})
     return natural.set_column(0, "data", pc.cast(_base64(values), pa.string())), at
 
@@ -107,7 +107,7 @@ def _decimal_text(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tupl
     kept, at = texts.filter(pa.array(fit)), at[fit]
     try:
         return pa.table({"value": kept.cast(pa.int64())}), at
-    except pa.ArrowInvalid:  # nineteen digits may say too much
+    except pa.ArrowInvalid:  # 19 digits can exceed 64 bits
         numbers = [int(text) for text in kept.to_pylist()]
     inside = np.array([-(1 << 63) <= number < 1 << 63 for number in numbers], bool)
     for position in np.flatnonzero(~inside).tolist():
@@ -120,7 +120,7 @@ def _is_integer(text: str) -> bool:
 
 
 def _as_objects(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
-    """Numbers as the one field of JSON objects; what is no number is a reject."""
+    """Numbers as JSON objects with one field; values that are not numbers are rejected."""
     kept, at, rejects = sized(values, limits)
     texts, at = texts_of(kept, at, rejects)
     texts = pc.utf8_trim(texts, " \t\r\n")
@@ -138,7 +138,7 @@ def _matches(texts: pa.StringArray, pattern: str) -> Mask:
 def string_decoder(
     payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: StringFormat
 ) -> PlainDecoder:
-    """Text, also none."""
+    """Text; an empty value is valid."""
     return PlainDecoder(_texts, payload, new_field, limits, empty=True)
 
 
@@ -148,16 +148,16 @@ def int64_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits,
 
 
 def bytes_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: BytesFormat) -> PlainDecoder:
-    """Bytes in base64, also none."""
+    """Bytes in base64; an empty value is valid."""
     return PlainDecoder(_bytes, payload, new_field, limits, empty=True)
 
 
 def number_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: NumberFormat) -> Decoder:
-    """A number as JSON writes it, by the rules that JSON's numbers have: exact, and each by itself."""
+    """A number in JSON syntax, with JSON's rules: exact, and each value on its own."""
     wider = replace(limits, record_bytes=limits.record_bytes + len(_BEFORE) + len(_AFTER))
     return UnpackingDecoder(bound_errors(payload_schema_of(payload), new_field, wider), _as_objects, limits)
 
 
 def raw_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: RawFormat) -> PlainDecoder:
-    """Bytes as they are, also none."""
+    """Bytes; an empty value is valid."""
     return PlainDecoder(_raw, payload, new_field, limits, empty=True)

@@ -1,7 +1,7 @@
-"""Rescue: what does not fit its column, or has none, is kept as its original text beside the row.
+"""Rescue: values that do not fit their column, or have none, are stored as their original text in `_rescued`.
 
-The text is one JSON object: the path of each misfit, and its value as it was written. The unit is the column: one bad
-place inside it keeps the whole of it. A new field inside an array or a map keeps the field that holds the array.
+The text is one JSON object: the path of each value, and the value as it was written. If a value inside a column does
+not fit, the whole column is rescued. For a new field inside an array or a map, the array or map is rescued.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.reasons import MISFITS, Reason
 
 
 def rescued(parts: Mapping[Path, str]) -> str | None:
-    """The text of `_rescued`: each path with its own text; None where nothing was kept."""
+    """The text of `_rescued`: each path with its text; None if nothing was rescued."""
     return (
         "{" + ",".join(f"{json.dumps(template_text(path))}:{text}" for path, text in parts.items()) + "}"
         if parts
@@ -38,13 +38,13 @@ def rescued(parts: Mapping[Path, str]) -> str | None:
 
 
 def outermost(paths: Sequence[Path]) -> list[Path]:
-    """Each path once, and none that lies inside another."""
+    """Distinct paths without those inside another."""
     every = dict.fromkeys(paths)
     return [path for path in every if not any(path[:depth] in every for depth in range(1, len(path)))]
 
 
 class Rescuer:
-    """The exact way of JSON, with an answer for what does not fit."""
+    """The exact path of JSON, with rescue of values that do not fit."""
 
     def __init__(self, layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
         self._layout = layout
@@ -52,7 +52,7 @@ class Rescuer:
         self._new_field = new_field
 
     def read(self, raw: bytes) -> tuple[Row, str | None]:
-        """The row of one value and what was rescued of it; Unfit when it is beyond that."""
+        """The row of one value and its rescued text; raises UnfitValue if it cannot be rescued."""
         text, value, new_fields = self._exact.meet(raw)
         row: list[Any] = []
         kept: list[Path] = []
@@ -72,7 +72,7 @@ class Rescuer:
 
 
 def _place(value: Any, path: Path) -> Path:
-    """Where the way to a column ends."""
+    """The path of a column as far as the value has it."""
     for depth, key in enumerate(path, 1):
         value = value.get(key)
         if not isinstance(value, dict):
@@ -81,7 +81,7 @@ def _place(value: Any, path: Path) -> Path:
 
 
 def strange_places(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
-    """The places of new fields, or of the arrays and maps that hold them."""
+    """The paths of new fields, or of the arrays and maps that contain them."""
     if node.kind != "object" or not isinstance(value, dict):
         return
     for key, item in value.items():
@@ -95,7 +95,7 @@ def strange_places(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
 
 
 def _not_ours(node: PayloadNode, value: Any, where: str) -> Iterator[str]:
-    """The dotted names of fields that are not the table's."""
+    """The dotted names of fields that are not fields of the table."""
     for key, item in value.items() if node.open and isinstance(value, dict) else ():
         if key in node.children:
             yield from _not_ours(node.children[key], item, f"{where}{key}.")
@@ -114,7 +114,7 @@ def _holds_strangers(node: PayloadNode, value: Any) -> bool:
 
 
 def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
-    """The original text at each place."""
+    """The original text at each path."""
     if not paths:
         return {}
     root = PayloadNode("object")
@@ -134,21 +134,21 @@ def _dug(value: Any, path: Path) -> str:
 
 
 class RescuableDecoder(Decoder, Protocol):
-    """What is asked of the JSON decoder inside."""
+    """What a JSON decoder must provide to be wrapped."""
 
     def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
-        """What the schema lacks, and why values are refused that alone bring too much of it."""
+        """New fields that the schema can gain, and details for values that have too many."""
         ...
 
     def messages(self, texts: pa.StringArray) -> pa.Array:
-        """The row's own text of each value."""
+        """The JSON text of the row inside each value."""
         ...
 
 
 class RescuingDecoder:
-    """A JSON decoder whose rejects are looked at once more; rows that are clean cost nothing.
+    """A JSON decoder that reads rejected values again to rescue them; valid rows cost nothing.
 
-    Where many texts misfit in the same way, a stencil that knows it (if there may be some) takes them all at once.
+    If many texts misfit in the same way, a template for it takes them all at once.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class RescuingDecoder:
         self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         decoded = self._decode(values)
         rows = self._layout.with_message(decoded.rows, lambda: self._inner.messages(_texts(values, decoded.index)))
         return replace(decoded, rows=rows)
@@ -194,7 +194,7 @@ class RescuingDecoder:
         return join_rejects(parts, self._schema)
 
     def _taken(self, fitting: TemplateMatch, at: Numbers) -> Decoded:
-        """What a stencil took, as rows."""
+        """The rows of a template match."""
         kept = pa.nulls(len(fitting.index), pa.string()) if fitting.kept is None else fitting.kept
         rows = pa.Table.from_arrays([*fitting.columns, kept], schema=self._schema)
         ignored = dict.fromkeys(fitting.strangers, len(fitting.index))
@@ -227,7 +227,7 @@ class RescuingDecoder:
         )
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """As the decoder inside."""
+        """As the inner decoder."""
         return self._inner.peek(values, path)
 
     def _mended(
@@ -251,7 +251,7 @@ class RescuingDecoder:
     def _noted(
         self, decoded: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]
     ) -> tuple[Decoded, dict[int, str]]:
-        """The new fields of mended rows, where the contract asks for them otherwise; and which rows have too many."""
+        """Add the new fields of rescued rows, unless the contract rescues these; and details for rows with too many."""
         with_new = [position for row, position in zip(rows, at, strict=True) if row.strangers]
         if self._new_field == "evolve" and with_new:
             more, wide = self._inner.unknown(_texts(values, pa.array(with_new)))

@@ -1,4 +1,4 @@
-"""Single values of each column type: read one by one, and proven by the column."""
+"""Scalars of each column type: read one by one, and proven column by column."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from headrace.engine import decimals, duck
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
 
-_SHOWN = 40  # characters of a value that a detail may show
+_SHOWN = 40  # characters of a value in a detail
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999 in microseconds
 _DAY = 86_400_000_000
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _DAY_OF_YEAR = r"-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
-_SAFE_DAY = r"-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"  # there in every month
+_SAFE_DAY = r"-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"  # days that every month has
 _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 _ZONE = r"(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 _RFC_3339 = re.compile(
@@ -45,7 +45,7 @@ FROM (SELECT v, CASE WHEN regexp_full_match(v, '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0
 
 
 class UnfitValue(Exception):
-    """A value that cannot become a row: the reason, what was seen, and where; the way there is told on the way up."""
+    """A value that does not fit: the reason, what was seen, and the path, which callers complete."""
 
     def __init__(self, reason: Reason, what: str) -> None:
         super().__init__(what)
@@ -54,18 +54,18 @@ class UnfitValue(Exception):
         self.where = ""
 
     def within(self, step: str) -> UnfitValue:
-        """The same, seen from one level further up."""
+        """The same, with one more parent in the path."""
         self.where = step + self.where
         return self
 
     @property
     def detail(self) -> str:
-        """The text a person reads."""
+        """The text for the dead letter."""
         return f"{self.where.removeprefix('.')}: {self.what}" if self.where else self.what
 
 
 def seen(value: object) -> str:
-    """A value in the words of a detail: its kind and a little of it."""
+    """A value for a detail: its type and its first characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -84,7 +84,7 @@ def _short(text: str) -> str:
 
 
 def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
-    """How one JSON scalar becomes a value of the node's type; Unfit when it does not."""
+    """Make the reader of one JSON scalar to the node's type; it raises UnfitValue."""
     kind = node.type
     if pa.types.is_boolean(kind):
         return _plain(bool, kind)
@@ -111,7 +111,7 @@ def _misfit(kind: pa.DataType, value: object) -> UnfitValue:
 
 
 def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
-    """The same for times, which a bare number does not tell: 1700000000 may be seconds or milliseconds."""
+    """The same for times; a bare number is ambiguous: 1700000000 may be seconds or milliseconds."""
     if isinstance(value, bool) or not isinstance(value, int):
         return _misfit(kind, value)
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
@@ -252,7 +252,7 @@ def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
 
 
 def duckdb_type(node: PayloadNode) -> str:
-    """The type DuckDB reads a leaf as; what it would read too freely is read as text and proven here."""
+    """The type that DuckDB reads a leaf as; types that it reads too freely are read as text and proven here."""
     kind = node.type
     if node.kind == "json":
         return "JSON"
@@ -266,7 +266,7 @@ def duckdb_type(node: PayloadNode) -> str:
 
 
 def json_types(node: PayloadNode) -> tuple[str, ...]:
-    """The JSON types DuckDB may see where the leaf stands, null apart."""
+    """The JSON types that DuckDB may report for the leaf, besides null."""
     kind = node.type
     if pa.types.is_boolean(kind):
         return ("BOOLEAN",)
@@ -278,7 +278,7 @@ def json_types(node: PayloadNode) -> tuple[str, ...]:
 
 
 def proven(node: PayloadNode, column: pa.Array) -> pa.Array:
-    """A column as DuckDB read it in the leaf's own type; NULL where that is not proven to be right."""
+    """A column as DuckDB read it, in the leaf's own type; NULL where it is not proven."""
     kind = node.type
     if pa.types.is_floating(kind):
         return _proven_floats(kind, column)
@@ -328,7 +328,7 @@ def _proven_moments(node: PayloadNode, column: pa.Array) -> pa.Array:
 
 
 def _first_moments(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    """Dates as the moments at which their days begin."""
+    """Dates as the timestamps at which their days begin."""
     return _proven_times(pa.date32(), column, "", "").cast(kind)
 
 
@@ -338,7 +338,7 @@ def _cut_to_micros(column: pa.Array) -> pa.Array:
 
 
 def _proven_times(kind: pa.DataType, column: pa.Array, separator: str, zone: str) -> pa.Array:
-    """Arrow reads the text; the pattern admits only what RFC 3339 writes, and only what Arrow takes."""
+    """Parse times with Arrow; the pattern accepts only RFC 3339 that Arrow parses correctly."""
     rest = _clock(separator, zone)
     for day in (_DAY_OF_YEAR, _SAFE_DAY):
         fits = pc.match_substring_regex(column, f"^{_YEAR}{day}{rest}$")
@@ -347,12 +347,12 @@ def _proven_times(kind: pa.DataType, column: pa.Array, separator: str, zone: str
         try:
             return _within_years(column.cast(kind))
         except pa.ArrowInvalid:
-            continue  # the 30th of February, or its like: leave the last days of every month to the exact way
+            continue  # e.g. February 30: the last days of every month are left to the exact path
     return pa.nulls(len(column), kind)
 
 
 def _at_once(kind: pa.DataType, column: pa.Array, rest: str) -> pa.Array | None:
-    """Times that are all written to one pattern; None when they are not, or one of them is no time."""
+    """Times that all have one pattern; None if they have not, or one of them is invalid."""
     if _alike(column, f"{_YEAR}{_DAY_OF_YEAR}{rest}"):
         with suppress(pa.ArrowInvalid):
             return _within_years(column.cast(kind))
@@ -364,9 +364,9 @@ def _clock(separator: str, zone: str) -> str:
 
 
 def _alike(column: pa.StringArray, pattern: str) -> bool:
-    """Whether all texts are the first one but for their digits, and that one matches.
+    """Whether all texts equal the first one except for digits, and that one matches.
 
-    Arrow does the rest: of such texts it takes only those with a month, an hour, a zone that there is.
+    Arrow checks the rest: it accepts only valid months, hours and zones.
     """
     if column.null_count or not len(column) or not re.fullmatch(pattern, column[0].as_py(), re.ASCII):
         return False

@@ -1,4 +1,4 @@
-"""The size of values: Arrow counts the bytes of a column with 32 bits, and a task has only so much memory."""
+"""Sizes of values: an Arrow column has 32-bit offsets, and a task has limited memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-CAPACITY = 512 * 1024 * 1024  # bytes of rows made in one pass; some kernels of Arrow triple a text without a check
-_ALL_COLUMNS = 4  # the capacities that all columns of a table may have together
+CAPACITY = 512 * 1024 * 1024  # bytes of rows in one pass; some Arrow kernels triple a text without a check
+_ALL_COLUMNS = 4  # maximum capacity of all columns together, in capacities of one
 
-# How Arrow and DuckDB name a column that cannot hold its bytes. Arrow has a class for it and does not always use it.
+# Messages of Arrow and DuckDB for a column that is too large. Arrow has a class for it and does not always use it.
 _OVERFLOWS = ("overflowed binary array capacity", "offset overflow", "maximum total string size")
 
 
@@ -28,20 +28,20 @@ def is_overflow(error: Exception) -> bool:
 
 
 def check_capacity(sizes: np.ndarray) -> None:
-    """Oversized, where several records are to make more bytes than one pass may hold; `sizes`: of each record."""
+    """Raise Oversized if several records together exceed the capacity of one pass; `sizes`: bytes of each record."""
     if len(sizes) > 1 and sizes.sum() > CAPACITY:
         raise Oversized(f"{len(sizes)} records make {sizes.sum()} bytes of rows")
 
 
 def check_rows(rows: pa.Table, owners: np.ndarray) -> None:
-    """The same for rows that are there; `owners`: the record of each."""
+    """The same for existing rows; `owners`: the record of each row."""
     large = rows.nbytes > _ALL_COLUMNS * CAPACITY or any(column.nbytes > CAPACITY for column in rows.columns)
     if large and np.ptp(owners) > 0:
         raise Oversized(f"{len(rows)} rows have {rows.nbytes} bytes")
 
 
 def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Bytes that each value of a column takes, with its offset."""
+    """Bytes of each value of a column, offset included."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
     kind: Any = column.type
@@ -52,7 +52,7 @@ def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if pa.types.is_struct(kind):
         return sum(map(row_bytes, column.flatten()), np.zeros(len(column), np.int64))
     if pa.types.is_list(kind) or pa.types.is_map(kind):
-        # The sizes of all elements summed up: between two offsets lie those of one list.
+        # Cumulative sizes of all elements: the difference between two offsets is the size of a list.
         sums = np.concatenate([[0], np.cumsum(row_bytes(column.values))])
         sizes = np.diff(sums[column.offsets.to_numpy()]) + 4
         return sizes
@@ -63,7 +63,7 @@ def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
 
 
 def plain_array(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose values are there for each row, where they were kept once for several."""
+    """A column without dictionary encoding."""
     if not pa.types.is_dictionary(column.type):
         return column
     return pa.chunked_array([each.dictionary.take(each.indices) for each in column.chunks], column.type.value_type)

@@ -1,4 +1,4 @@
-"""What lies before a format: packed values are unpacked, and values that hold many are cut into those."""
+"""Before the format: decompress values, and split values that contain several."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.input import sized, spread, without_bom
 from headrace.reasons import Reason
 
-RATIO = 100  # of unpacked to packed bytes; more is an attack, not data
-SMALL = 64 * 1024  # unpacked; below it the ratio does not matter
-_OTHERS = np.frombuffer(b'{"-0123456789tfn', np.uint8)  # what a JSON value may begin with that is no array
+RATIO = 100  # maximum ratio of decompressed to compressed bytes; more is an attack
+SMALL = 64 * 1024  # decompressed bytes below which the ratio does not matter
+_OTHERS = np.frombuffer(b'{"-0123456789tfn', np.uint8)  # first bytes of JSON values that are not arrays
 _XERIAL = b"\x82SNAPPY\0"
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedValues:
-    """Values made of values: which each is made of, and what could not be."""
+    """Pieces of values: the value that each is a piece of, and rejects."""
 
     values: pa.BinaryArray
     owner: Numbers  # ascending
     rejects: Rejects
-    word: str = ""  # what a piece is called where there are many
+    word: str = ""  # name of a piece in details
 
 
 Prepare = Callable[[pa.BinaryArray, DecodeLimits], UnpackedValues]
 
 
 class UnpackingDecoder:
-    """A format behind a preparation; a value with one bad piece is rejected whole."""
+    """A format after a preparation; a value with a bad piece is rejected as a whole."""
 
     def __init__(self, inner: Decoder, prepare: Prepare, limits: DecodeLimits) -> None:
         self._inner = inner
@@ -44,11 +44,11 @@ class UnpackingDecoder:
 
     @property
     def fills(self) -> Mapping[str, str]:
-        """As the format behind has it."""
+        """As the inner format."""
         return fills_of(self._inner)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         pieces = self._prepare(values, self._limits)
         decoded = self._inner.decode(pieces.values)
         rejects = _of_owners(pieces, decoded.rejects)
@@ -58,12 +58,12 @@ class UnpackingDecoder:
         return replace(decoded, rows=rows, index=pa.array(index[~bad]), rejects=rejects)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """The scalar at a path of each value (of its last piece, where there are many)."""
+        """The scalar at a path of each value; of the last piece if there are several."""
         pieces = self._prepare(values, self._limits)
         return self._spread(pieces, len(values), *self._inner.peek(pieces.values, path))
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The type of each value (of its last piece, where there are many)."""
+        """The type of each value; of the last piece if there are several."""
         if not isinstance(self._inner, TypedDecoder):
             return pa.nulls(len(values), pa.string()), Rejects()
         pieces = self._prepare(values, self._limits)
@@ -76,7 +76,7 @@ class UnpackingDecoder:
 
 
 def _of_owners(pieces: UnpackedValues, inner: Rejects) -> Rejects:
-    """Rejects of pieces as rejects of the values they are of: the first of each."""
+    """Rejects of pieces as rejects of their values: the first of each."""
     first = {owner: at for at, owner in reversed(list(enumerate(pieces.owner.tolist())))} if pieces.word else {}
     rejects, rejected = pieces.rejects, set(pieces.rejects.index)
     for index, reason, detail in inner:
@@ -89,11 +89,11 @@ def _of_owners(pieces: UnpackedValues, inner: Rejects) -> Rejects:
     return rejects.in_order()
 
 
-# ---- packed values ----
+# ---- decompression ----
 
 
 def unpacking(codec: str) -> Prepare:
-    """Unpack with a codec, never more than the limits allow."""
+    """Decompress with a codec, within the limits."""
 
     def unpack(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
         packed, at, rejects = sized(values, limits)
@@ -150,7 +150,7 @@ def _gunzip(raw: bytes, most: int) -> bytes:
 
 
 def unsnap(raw: bytes, most: int) -> bytes:
-    """Snappy's raw format; more than `most` bytes where there are more."""
+    """Decompress Snappy's raw format; returns more than `most` bytes if there are more."""
     if raw.startswith(_XERIAL):
         raise ValueError("blocks of a stream, expected the raw format")
     size = _snappy_size(raw)
@@ -169,16 +169,16 @@ def _snappy_size(raw: bytes) -> int:
 
 
 def stream(codec: str, raw: bytes, most: int) -> bytes:
-    """What a codec's frames hold; more than `most` bytes where there is more."""
+    """Decompress a codec's frames; returns more than `most` bytes if there are more."""
     with pa.CompressedInputStream(pa.BufferReader(raw), codec) as stream:
         return bytes(stream.read(most + 1))
 
 
-# ---- values that hold many ----
+# ---- splitting ----
 
 
 def lines(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
-    """One value a line; blank lines do not count."""
+    """One value per line; blank lines are skipped."""
     whole, at, rejects = sized(values, limits)
     cut = pc.split_pattern(without_bom(whole), b"\n")
     pieces = cut.flatten()
@@ -191,12 +191,12 @@ def lines(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
 
 
 def _there(pieces: pa.BinaryArray) -> Mask:
-    """Which pieces hold more than white space."""
+    """Which pieces have more than white space."""
     return ~bools(pc.match_substring_regex(pieces, rb"^[ \t\r\n]*$"))
 
 
 def json_elements(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
-    """The elements of JSON arrays, cut from the original bytes; what they hold is for the format to judge."""
+    """Split JSON arrays into elements, cut from the original bytes; the format validates them."""
     whole, at, rejects = sized(values, limits)
     whole = without_bom(whole)
     cuts = _Cuts(whole)
@@ -208,7 +208,7 @@ def json_elements(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValue
 
 
 def _within(pieces: UnpackedValues, limits: DecodeLimits) -> UnpackedValues:
-    """Without the values that hold more rows than they may."""
+    """Without the values that have more rows than the limit."""
     counts = np.bincount(pieces.owner) if len(pieces.owner) else np.zeros(0, np.int64)
     for position in np.flatnonzero(counts > limits.rows).tolist():
         pieces.rejects.add(position, Reason.TOO_WIDE, f"{counts[position]} rows, the limit is {limits.rows}")
@@ -219,7 +219,11 @@ def _within(pieces: UnpackedValues, limits: DecodeLimits) -> UnpackedValues:
 
 
 class _Cuts:
-    """Where the elements of arrays begin and end: the commas outside of texts, one level deep."""
+    """Bounds of the elements of arrays: the commas outside of strings at depth one.
+
+    For `[1,[2,3],"a,b"]` the depth after each bracket is 1 2 1 0. Of the four commas, the one in `[2,3]` has depth 2
+    and the one in "a,b" is in a string, so the array is cut at the two others.
+    """
 
     def __init__(self, values: pa.BinaryArray) -> None:
         offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1].astype(
@@ -236,7 +240,7 @@ class _Cuts:
         self._measure(first, last)
 
     def _outer(self, black: Numbers) -> tuple[Numbers, Numbers]:
-        """The first and last byte of each value that is not white space; -1 where there is none."""
+        """First and last byte of each value that is not white space; -1 if there is none."""
         begin, end = np.searchsorted(black, self._starts), np.searchsorted(black, self._ends)
         some = end > begin
         padded = np.append(black, -1)
@@ -253,7 +257,7 @@ class _Cuts:
         foot = np.where(last >= 0, raw[np.maximum(last, 0)] if len(raw) else 0, 0)
         owner = np.repeat(np.arange(len(self._starts)), self._ends - self._starts)
         level = depth - base[owner] if len(raw) else depth
-        ground = np.flatnonzero((level <= 0) & closes)  # where a value's outermost bracket closes
+        ground = np.flatnonzero((level <= 0) & closes)  # end of a value's outermost bracket
         closed = np.full(len(self._starts), -1)
         closed[owner[ground[::-1]]] = ground[::-1]
         self.others = (first >= 0) & np.isin(head, _OTHERS)
@@ -263,7 +267,7 @@ class _Cuts:
         self._cut(first, last, commas, owner)
 
     def _cut(self, first: Numbers, last: Numbers, commas: Numbers, owner: Numbers) -> None:
-        """The bytes between brackets and commas; an array of nothing has no element."""
+        """The bytes between brackets and commas; an empty array has no element."""
         whole = np.flatnonzero(self.arrays)
         marks = np.concatenate([first[whole], commas])
         ends = np.concatenate([commas, last[whole]])
@@ -277,7 +281,7 @@ class _Cuts:
 
 
 def _slices(raw: np.ndarray, begins: Numbers, ends: Numbers) -> pa.BinaryArray:
-    """Parts of a buffer as an array of their own."""
+    """Parts of a buffer as an array."""
     sizes = ends - begins
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], sizes)
@@ -286,7 +290,7 @@ def _slices(raw: np.ndarray, begins: Numbers, ends: Numbers) -> pa.BinaryArray:
 
 
 def _in_text(raw: np.ndarray, starts: Numbers, ends: Numbers) -> Mask:
-    """Which bytes lie between two quotes of their value."""
+    """Which bytes are inside a string of their value."""
     quotes = np.flatnonzero(raw == 0x22)
     quotes = quotes[~_escaped(raw, quotes)]
     marks = np.zeros(len(raw) + 1, np.int64)

@@ -1,8 +1,7 @@
-"""Widening: what the types of a payload must become so that values which do not fit them do.
+"""Widening: find the wider types that values need which do not fit their columns.
 
-Formats are not asked how they read a value. The misfits are decoded once more with every column as JSON text; the texts
-tell which wider types would hold them; and these are decoded a last time with those types. Whom that does not help asks
-for nothing.
+The values that do not fit are decoded again with every column as JSON text, in any format; wider types are computed
+from the texts; then the values are decoded with these types. Types that help no value are dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
 def widened_types(
     payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: Decode, fixed: Collection[str] = ()
 ) -> Structure | None:
-    """What misfits ask of a payload's types, and the new fields of those it helps; None where nothing would help.
+    """Wider types that misfits need, and new fields of the records that they help; None if nothing helps.
 
-    Columns that are `fixed` keep their types.
+    Columns in `fixed` keep their types.
     """
     columns = [item for item in payload if item.name not in fixed and _is_read(item) and _may_widen(item)]
     if not columns:
@@ -49,7 +48,7 @@ def widened_types(
 
 
 def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Numbers]]:
-    """What is asked for, and the positions of the values that ask for it; those that ask for nothing are left out."""
+    """Distinct requests for wider types, each with the positions of its values."""
     if not len(texts.index):
         return []
     requests = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
@@ -63,10 +62,10 @@ def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Num
 
 
 def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
-    """The few different things that the values of a column ask of it, and which of them each does."""
+    """The distinct requests of a column's values, and the number of each value's request."""
     parser, known, keys = Parser(DecodeLimits()), {"{}": 0}, payload_field(item).keys
     encoded = alike(item.type, texts).dictionary_encode()
-    codes = [0]  # of the texts, and before them of none
+    codes = [0]  # of NULL, then of each text
     for text in encoded.dictionary.to_pylist():
         asks = _asks(item, parser.value(text))
         codes.append(known.setdefault(json.dumps({} if asks is None else _at(keys, asks)), len(known)))
@@ -75,7 +74,7 @@ def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbe
 
 
 def _asks(item: pa.Field, value: Any) -> Structure | None:
-    """What one value asks of a column, or of what is inside of it."""
+    """The wider type that one value needs, as a structure; None if it fits."""
     kind = item.type
     if value is None or is_json_text(item):
         return None
@@ -93,7 +92,7 @@ def _asks(item: pa.Field, value: Any) -> Structure | None:
 
 
 def _together(item: pa.Field, values: list[Any]) -> Structure | None:
-    """What several values ask of one place. A date there stays one: Delta keeps no note of it to read others by."""
+    """The wider type that several values need. A nested date stays a date: Delta stores no unit for elements."""
     if pa.types.is_date(item.type):
         return None
     return merge_all(filter(None, (_asks(item, value) for value in values))) or None
@@ -113,7 +112,7 @@ def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
 
 
 def _moment(value: Any) -> pa.DataType | None:
-    """The type of a day with a time and without a zone."""
+    """The type of a date with a time and without a zone."""
     try:
         leaf_reader(PayloadNode("leaf", TIMESTAMP_NTZ))(value)
     except UnfitValue:
@@ -122,13 +121,13 @@ def _moment(value: Any) -> pa.DataType | None:
 
 
 def _is_read(item: pa.Field) -> bool:
-    """Whether a field of the payload is a column out of the record."""
+    """Whether a field is a column read from the record."""
     spec = payload_field(item)
     return not (spec.rescue or spec.message or spec.skipped or spec.absolute_path or spec.json_text)
 
 
 def _may_widen(item: pa.Field) -> bool:
-    """Whether anything in the column is of a type that has a wider one."""
+    """Whether a type in the column has a wider type."""
     kind = item.type
     inner = list(kind) if pa.types.is_struct(kind) else []
     inner = [kind.value_field] if pa.types.is_list(kind) else [kind.item_field] if pa.types.is_map(kind) else inner
@@ -141,5 +140,5 @@ def _as_text(item: pa.Field) -> pa.Field:
 
 
 def _at(keys: tuple[str, ...], asks: Structure) -> Structure:
-    """A structure below these keys."""
+    """A structure at a path."""
     return reduce(lambda below, key: struct({key: below}), reversed(keys), asks)

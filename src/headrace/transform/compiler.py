@@ -1,4 +1,4 @@
-"""Steps into a program: what each makes of the columns as they stand, and where each output column is from."""
+"""Compile the steps of a transform to a program: the columns after each step, and the source of each output column."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ON_NULL = ("keep", "drop", "null")
 
 
 def compiled(instructions: Iterable[tuple[str, str, str | Form]], payload: pa.Schema, targets: pa.Schema) -> Program:
-    """The program of some steps for one payload schema; UsageError when they do not fit it.
+    """Compile steps for one payload schema; raises UsageError if they do not fit it.
 
-    `targets` are the columns that the table has or will have, as far as they are known: what JMESPath makes fits them.
+    `targets` are the known columns of the table: results of JMESPath have their types.
     """
     builder = _Builder(payload, targets)
     verbs: dict[str, Callable[[str, str], None]] = {
@@ -49,7 +49,7 @@ def compiled(instructions: Iterable[tuple[str, str, str | Form]], payload: pa.Sc
 
 
 def target_type(target: str, targets: pa.Schema) -> pa.Field | None:
-    """The column, or the field deep inside of one, that a dotted name means; None where nothing is known of it."""
+    """The column, or the nested field, of a dotted name; None if it is unknown."""
     root, *path = target.split(".")
     item = next((each for each in targets if each.name.lower() == root.lower()), None)
     for key in path:
@@ -64,7 +64,7 @@ def target_type(target: str, targets: pa.Schema) -> pa.Field | None:
 
 @dataclass(frozen=True, slots=True)
 class _Expression:
-    """An expression bound to the columns as they stand, and the type of its result in our type language."""
+    """An expression bound to the current columns, and the type of its result."""
 
     label: str
     sql: str
@@ -73,7 +73,7 @@ class _Expression:
 
 
 class _Builder:
-    """The columns as they stand after each step, and the levels so far."""
+    """The columns after each step, and the levels so far."""
 
     def __init__(self, payload: pa.Schema, targets: pa.Schema) -> None:
         self.payload = payload
@@ -88,7 +88,7 @@ class _Builder:
         self.envelope: set[str] = set()
         self.levels: list[str] = []
         self.level = Level()
-        self.known = [pa.field(CLOCK, TIMESTAMP), *_envelope_fields()]  # what an expression may name, with its type
+        self.known = [pa.field(CLOCK, TIMESTAMP), *_envelope_fields()]  # columns that expressions can read
         for nth, item in enumerate(payload):
             self._admit(f"p{nth}", item)
 
@@ -103,7 +103,7 @@ class _Builder:
             self.columns[key] = ColumnSource(item, item.name, None if absent else column, loose=absent)
 
     def set(self, name: str, text: str) -> None:
-        """Make or replace a column."""
+        """Add or replace a column."""
         expression = self._expression(f"set {name}", text)
         before = self.columns.get(name.lower())
         kind, column = expression.type, None
@@ -120,7 +120,7 @@ class _Builder:
         self.columns[name.lower()] = ColumnSource(item, None, column, True, expression.loose)
 
     def _copied(self, expression: _Expression) -> str | None:
-        """The input's column that the expression is, when all of its values may stay as they are."""
+        """The input column that the expression is, if all its values can be stored unchanged."""
         names = {*self.read.values(), *self.envelope}
         for item in self.known:
             if item.name in names and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
@@ -128,7 +128,7 @@ class _Builder:
         return None
 
     def query(self, target: str, text: str, *, on_null: str) -> None:
-        """Put the result of a JMESPath expression over the message where a dotted name says."""
+        """Put the result of a JMESPath expression over the message at a dotted name."""
         root, *path = target.split(".")
         before = self.columns.get(root.lower())
         if dialect.always_null(text):
@@ -165,7 +165,7 @@ class _Builder:
             self.columns[root.lower()] = ColumnSource(before.field, None, None, True, loose=before.loose)
 
     def _put(self, target: str, before: ColumnSource | None, source: ColumnSource, on_null: str) -> None:
-        """A result into a column that is there, or deep inside of one."""
+        """Put a result in an existing column, or in a nested field of one."""
         root, *path = target.split(".")
         name = before.field.name if before else root
         have = PlacedResult(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else NOTHING
@@ -185,7 +185,7 @@ class _Builder:
         self._check(replace(expression, type=pa.bool_()), filters=True)
 
     def mask(self, target: str, form: Form) -> None:
-        """Put a mask over a column, or over a field inside of one; what nobody has sent needs none."""
+        """Mask a column or a nested field; a field that no record has needs no mask."""
         root, *path = target.split(".")
         before = self.columns.get(root.lower())
         if before is None or pa.types.is_null(before.field.type):
@@ -210,11 +210,11 @@ class _Builder:
         return f"{ROW}.{inner}", f"{ROW}.{outer}"
 
     def drop(self, name: str, _: str) -> None:
-        """Leave a column out; one that nobody has sent is already gone."""
+        """Remove a column; one that no record has is already gone."""
         self.columns.pop(name.lower(), None)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a column another name, in its place."""
+        """Rename a column; its position stays."""
         if old.lower() not in self.columns:
             return
         if new.lower() != old.lower() and new.lower() in self.columns:
@@ -224,7 +224,7 @@ class _Builder:
         self.columns = dict(renamed.get(key, (key, each)) for key, each in self.columns.items())
 
     def program(self) -> Program:
-        """What has been built."""
+        """The compiled program."""
         self._end_level()
         output = tuple(self.columns.values())
         schema = pa.schema([source.field for source in output], self.payload.metadata)
@@ -259,7 +259,7 @@ class _Builder:
         return _Expression(label, sql, result_types.storable(kind, f"{label}: '{text}'", widest=loose), loose)
 
     def _bind(self, name: str) -> str | None:
-        """The SQL column of a name: what a step made, then the envelope, then the payload."""
+        """The SQL column of a name: the result of a step, then the record's columns, then the payload."""
         key = name.lower()
         source = self.columns.get(key)
         if key in ENVELOPE and not (source and source.made):
@@ -270,7 +270,7 @@ class _Builder:
         return self._reads(source)
 
     def _reads(self, source: ColumnSource) -> str | None:
-        """Have a column in the statement, or on a level below."""
+        """Add a column to the input, or to a level below."""
         if source.origin is not None and source.column:
             self.read[source.origin] = source.column
         elif source.queried and source.column:
@@ -284,12 +284,12 @@ class _Builder:
         return source.loose if source else name.lower() not in ENVELOPE
 
     def _typed(self, sql: str) -> pa.DataType:
-        """What DuckDB says the type of an expression is."""
+        """The type of an expression in DuckDB."""
         empty = pa.schema(self.known).empty_table()
         return duck.query(select_sql(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
 
     def _check(self, expression: _Expression, *, filters: bool = False) -> str:
-        """Number the expression and put it on the current level; answers the column that will hold its value."""
+        """Number the expression and add it to the current level; returns the column of its value."""
         nth = len(self.checks) + 1
         cast = f"CAST({expression.sql} AS {result_types.sql_type(expression.type)})"
         self.checks.append(Check(expression.label, cast, len(self.levels)))

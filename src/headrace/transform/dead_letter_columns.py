@@ -1,4 +1,4 @@
-"""More columns for dead letters, by SQL or JMESPath over the letter itself. A letter is never lost by one of them."""
+"""Additional columns of dead letters, by SQL or JMESPath. A failing expression never loses a dead letter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTES = ("base64_bytes", "json_string")
 
 
 class DeadLetterColumns:
-    """Columns in the order written; NULL where an expression fails. SQL sees the columns made before it."""
+    """Columns in spec order; NULL if an expression fails. SQL can read the columns before it."""
 
     def __init__(self, steps: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
         self._made: list[tuple[pa.Field, Made]] = []
@@ -34,7 +34,7 @@ class DeadLetterColumns:
                 self._add(pa.field(name, pa.string()), _query(text))
 
     def add(self, letters: pa.Table, now: datetime) -> pa.Table:
-        """The letters with these columns behind their own."""
+        """The dead letters with these columns after their own."""
         for column, make in self._made:
             letters = letters.append_column(column, make(letters, now).cast(column.type))
         return letters
@@ -68,7 +68,7 @@ def records_of_dead_letters(letters: pa.Table) -> pa.Table:
 
 
 def _query(text: str) -> Made:
-    """JMESPath over the letter as kafka-delta-ingest would have written it, and our names beside."""
+    """JMESPath over the dead letter in the form of kafka-delta-ingest, with Headrace's names beside."""
     if text in dialect.KAFKA:
         return lambda letters, now: _envelope(records_of_dead_letters(letters).column(dialect.KAFKA[text]))
     tree = dialect.parse_jmespath(text)
@@ -81,7 +81,7 @@ def _query(text: str) -> Made:
 
 
 def _envelope(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As text; a time in microseconds."""
+    """Columns of the record as text; times in microseconds."""
     return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
@@ -93,7 +93,7 @@ def _answer(interpreter: dialect.Interpreter, tree: Any, letter: dict[str, Any])
 
 
 def _letters(letters: pa.Table, text: str) -> Iterator[dict[str, Any]]:
-    """Bytes only where the expression asks for them: they may be large."""
+    """Dead letters as objects; bytes, which may be large, only if the expression reads them."""
     plain = letters.select([*_PLAIN, "rejected_at"]).to_pylist()
     values = letters.column("value") if any(name in text for name in _BYTES) else None
     for nth, letter in enumerate(plain):
@@ -103,7 +103,7 @@ def _letters(letters: pa.Table, text: str) -> Iterator[dict[str, Any]]:
 
 
 def _bytes(value: bytes | None, step: str) -> dict[str, str | None]:
-    """Raw where the value could not be decoded, else its text."""
+    """Raw bytes if the value could not be decoded, else its text."""
     if value is None:
         return dict.fromkeys(_BYTES)
     if step == "decode":

@@ -1,4 +1,4 @@
-"""The steps of a spec as the transform runs them."""
+"""Convert the steps of a spec to the steps of a transform."""
 
 from __future__ import annotations
 

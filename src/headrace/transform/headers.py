@@ -10,13 +10,13 @@ HEADER_MAP = pa.map_(pa.string(), pa.binary())
 
 
 def header_map(headers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Per record a map from a header's name to its bytes; the last header of a name wins."""
+    """Per record a map from header name to bytes; the last header of a name wins."""
     maps = [_mapped(chunk) for chunk in headers.chunks]
     return pa.chunked_array(maps, maps[0].type if maps else HEADER_MAP)
 
 
 def _mapped(headers: pa.ListArray | pa.DictionaryArray) -> pa.MapArray | pa.DictionaryArray:
-    if pa.types.is_dictionary(headers.type):  # the headers of records, each there but once for all its rows
+    if pa.types.is_dictionary(headers.type):  # headers are stored once per record, for all its rows
         return pa.DictionaryArray.from_arrays(headers.indices, _mapped(headers.dictionary))
     parents = pc.list_parent_indices(headers).to_numpy()
     pairs = headers.flatten()
@@ -28,7 +28,7 @@ def _mapped(headers: pa.ListArray | pa.DictionaryArray) -> pa.MapArray | pa.Dict
 
 
 def _last(parents: np.ndarray, keys: pa.StringArray) -> np.ndarray:
-    """Positions of the last header of each name in each record, ascending; a header without a name is none."""
+    """Positions of the last header of each name in each record, ascending; headers without a name are skipped."""
     named = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
     codes = pc.fill_null(keys.dictionary_encode().indices, 0).to_numpy()
     pairs = (parents * (int(codes.max(initial=0)) + 1) + codes)[named]

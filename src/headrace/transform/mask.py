@@ -1,7 +1,7 @@
-"""Masks: what is stored in place of a value that nobody should read in the table.
+"""Masks: SQL expressions that replace values which must not be readable in the table.
 
-A mask is one SQL expression over the column, and its key is data, not text: it stands in a column of its own beside
-the rows, so no statement, plan or error can show it.
+The key of a hash is not part of the SQL: it is in a column beside the rows, so that no statement, plan or error shows
+it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from headrace.spec.types import type_name
 from headrace.transform.sql.result_types import sql_type
 
 STARS = "***"
-SHORTEST = 16  # bytes of a key
-_BLOCK = 64  # bytes that SHA-256 takes at a time
+SHORTEST = 16  # minimum bytes of a key
+_BLOCK = 64  # block size of SHA-256
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class HashMask:
 
 @dataclass(frozen=True, slots=True)
 class RedactMask:
-    """One text for every value."""
+    """The same text for every value."""
 
     text: str = STARS
 
 
 @dataclass(frozen=True, slots=True)
 class KeepMask:
-    """Some characters at one end, stars for the others; a value that is no longer than that is all stars."""
+    """Characters at one end, stars for the rest; a value that is not longer is all stars."""
 
     first: int = 0
     last: int = 0
@@ -48,15 +48,15 @@ class KeepMask:
 
 @dataclass(frozen=True, slots=True)
 class NullMask:
-    """Nothing at all; the column keeps its type."""
+    """NULL; the column keeps its type."""
 
 
 Form = HashMask | RedactMask | KeepMask | NullMask
-Blocks = Callable[[Secret], tuple[str, str]]  # the columns that hold a key's pads, inner and outer
+Blocks = Callable[[Secret], tuple[str, str]]  # the columns of a key's pads, inner and outer
 
 
 def pads(key: Secret) -> tuple[bytes, bytes]:
-    """The pads that HMAC puts before what it hashes, inner and outer; UsageError when there is no such key."""
+    """The inner and outer pad of HMAC; raises UsageError if the key is missing or too short."""
     try:
         secret = key.reveal().encode()
     except BadReference as lost:
@@ -71,9 +71,9 @@ def pads(key: Secret) -> tuple[bytes, bytes]:
 
 
 def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Blocks) -> tuple[str, pa.Field]:
-    """A column's SQL and field with the mask over it, or over the field at a path inside of it.
+    """SQL and field of a column with the mask over it, or over a nested field.
 
-    UsageError where the mask would not cover the value: nothing is stored clear because it has an odd type.
+    UsageError if the mask cannot cover the type: a value is never stored unmasked.
     """
     if not path:
         return _covered(sql, item, form, blocks)
@@ -113,7 +113,7 @@ def _kept(text: str, first: int, last: int) -> str:
 
 
 def _text(sql: str, item: pa.Field) -> str:
-    """The text of a value: a text itself, a number or a time as DuckDB writes it, bytes in base64."""
+    """SQL for the text of a value: text unchanged, numbers and times as DuckDB writes them, bytes in base64."""
     if is_json_text(item):
         return f"CASE WHEN starts_with({sql}, '\"') THEN json_extract_string({sql}, '$') ELSE {sql} END"
     if pa.types.is_string(item.type):

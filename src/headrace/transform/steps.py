@@ -1,4 +1,4 @@
-"""The steps of a transform: expressions over the rows, one vectorised pass, failures per record."""
+"""The steps of a transform: expressions over all rows in one vectorised pass, with failures per record."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from headrace.transform.program import INPUT, Check, ColumnSource, Program
 from headrace.transform.sql import expression as expressions
 from headrace.transform.sql.expression import ENVELOPE
 
-EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each
+EXPLAINED = 32  # dead letters per run with the error message of the failure, which costs a query each
 _LONGEST_DETAIL = 512
-_SLICE_BYTES = 64 * 1024 * 1024  # of columns that expressions read at once
+_SLICE_BYTES = 64 * 1024 * 1024  # bytes of columns that expressions read at once
 NO_COLUMNS = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
 class SetStep:
-    """Make or replace columns, in the order written; each expression sees the ones before it."""
+    """Add or replace columns in order; each expression can read the results before it."""
 
     expressions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class WhereStep:
-    """Keep the rows for which the expression is true; the others are filtered and counted."""
+    """Keep rows for which the expression is true; the others are filtered and counted."""
 
     expression: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropStep:
-    """Leave columns out."""
+    """Remove columns."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RenameStep:
-    """Give columns other names: old to new."""
+    """Rename columns: old to new."""
 
     names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class JmespathStep:
-    """Make or replace columns, or fields inside of them, by JMESPath over the message as it came."""
+    """Add or replace columns or nested fields, by JMESPath over the original message."""
 
     expressions: Mapping[str, str]  # dotted target -> expression
     on_null: Literal["keep", "drop", "null"] = "keep"
@@ -70,7 +70,7 @@ class JmespathStep:
 
 @dataclass(frozen=True, slots=True)
 class MaskStep:
-    """Put masks over columns, or over fields inside of them, by dotted name."""
+    """Mask columns or nested fields, by dotted name."""
 
     forms: Mapping[str, Form]
 
@@ -80,7 +80,7 @@ Step = SetStep | WhereStep | DropStep | RenameStep | JmespathStep | MaskStep
 
 @dataclass(frozen=True)
 class Transformed:
-    """What the steps make of a table: rows, and what became of every record that is not among them."""
+    """The result of the steps: rows, and the outcome of every record without a row."""
 
     rows: pa.Table
     index: pa.Int64Array
@@ -93,7 +93,7 @@ class Transform:
     """Steps, compiled once per payload schema and applied to whole tables."""
 
     steps: Sequence[Step]
-    repeated_bytes: int = LIMITS.repeated_bytes  # of a result that all rows of one record have
+    repeated_bytes: int = LIMITS.repeated_bytes  # bytes of a result in all rows of one record
     _programs: dict[tuple[bytes, bytes], Program] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -111,27 +111,27 @@ class Transform:
         return frozenset(name for step in self.steps if isinstance(step, SetStep) for name in step.expressions)
 
     def derived(self) -> frozenset[str]:
-        """The columns that owe nothing to a field of their name in the payload."""
+        """The columns that do not depend on a payload field of the same name."""
         overwritten = {name for step in self.steps if isinstance(step, JmespathStep) for name in _overwritten(step)}
         return (self.targets() | overwritten) - self.inputs()
 
     def queries(self) -> tuple[tuple[str, str], ...]:
-        """Dotted targets and expressions of JMESPath."""
+        """Dotted targets and JMESPath expressions."""
         return tuple(pair for step in self.steps if isinstance(step, JmespathStep) for pair in step.expressions.items())
 
     def asks_message(self, payload: pa.Schema, targets: pa.Schema) -> bool:
-        """Whether JMESPath needs more of the messages than the payload's columns hold."""
+        """Whether JMESPath reads more of the messages than the payload's columns have."""
         sources = [(text, target_type(name, targets)) for name, text in self.queries() if not always_null(text)]
         return bool(sources) and needs_message(sources, payload)
 
     def lends(self) -> tuple[str, ...]:
-        """The large columns of the envelope that `set` reads, for every row of a record."""
+        """The large record columns that `set` copies to every row of a record."""
         texts = (text for step in self.steps if isinstance(step, SetStep) for text in step.expressions.values())
         names = {name.lower() for text in texts for name in expressions.columns_in(text)}
         return tuple(name for name in ("key", "headers") if f"_{name}" in names)
 
     def renamed(self, name: str) -> str | None:
-        """Where a payload field ends up in the table; None when it is dropped."""
+        """The table column of a payload field; None if it is dropped."""
         here: str | None = name
         for step in self.steps:
             if here is not None:
@@ -139,11 +139,11 @@ class Transform:
         return here
 
     def output(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> pa.Schema:
-        """The schema after the steps; a column whose values can only be NULL has Arrow's null type."""
+        """The schema after the steps; a column that is always NULL has Arrow's null type."""
         return self._program(payload, targets).schema if self.steps else payload
 
     def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime, targets: pa.Schema = NO_COLUMNS) -> Transformed:
-        """Rows after the steps, with the position each had; a record that an expression fails for is a reject."""
+        """The rows after the steps, with their positions; records with a failing expression are rejected."""
         if not self.steps:
             return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
         program = self._program(rows.schema, targets)
@@ -159,7 +159,7 @@ class Transform:
 def evaluate_expression(
     expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
 ) -> tuple[pa.StringArray, Rejects]:
-    """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
+    """An expression's value per row as text; NULL if it is NULL or fails, with a reject in the latter case."""
     if problems := expressions.check_sql(expression):
         raise UsageError(f"{problems[0]}.")
     as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
@@ -173,7 +173,7 @@ def evaluate_expression(
 
 
 class _Pass:
-    """One pass of a program over one table."""
+    """One run of a program over one table."""
 
     def __init__(
         self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int
@@ -204,7 +204,7 @@ class _Pass:
         return Transformed(rows, index, _at(events < 0), rejects)
 
     def _with_failures(self, events: np.ndarray, broken: dict[int, str]) -> tuple[np.ndarray, dict[int, str]]:
-        """Of a record's failures the one of the first step stands, whoever met it."""
+        """The failure of the first step wins, whether SQL or JMESPath."""
         events, broken = events.copy() if self.failures else events, dict(broken)
         for nth, failures in self.failures:
             label = self.program.checks[nth - 1].label
@@ -240,7 +240,7 @@ class _Pass:
         return Rejects(index, [Reason.TRANSFORM] * len(index), details)
 
     def _explained(self, check: Check, position: int) -> str:
-        """The failure's own words: the expression once more, for this record alone and without TRY."""
+        """The error message: the expression again, for this record only and without TRY."""
         sql = self.program.explanation(check, self.micros)
         try:
             shown = duck.query(sql, **{INPUT: self.input.slice(position, 1)})["value"][0].as_py()
@@ -253,9 +253,9 @@ _UNTOLD = "the expression fails for this record, as for others of its batch"
 
 
 def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple[pa.Table, dict[int, str]]:
-    """The program's answer, for large tables in slices: DuckDB holds all that expressions make on their way.
+    """Evaluate the program, large tables in slices: DuckDB holds all intermediate results in memory.
 
-    TRY does not hold every error (memory): halve until the record is found that breaks it.
+    TRY does not catch every error (memory): halve the table until the record is found.
     """
     ask = duck.plan_of_query if program.timeless else duck.query
     try:
@@ -273,12 +273,12 @@ def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple
 
 
 def _bytes(table: pa.Table) -> int:
-    """The size of a table without values that are there once for many rows: fewer rows have no less of those."""
+    """The size of a table without values that are stored once for many rows, as fewer rows need them all."""
     return sum(column.nbytes for column in table.columns if not pa.types.is_dictionary(column.type))
 
 
 def _shortened(error: Exception) -> str:
-    """DuckDB's first line without its class, its advice and our names for columns."""
+    """The first line of DuckDB's error without its class, advice and internal column names."""
     message = str(error).splitlines()[0].split("Error: ", 1)[-1]
     for rest in (" Use TRY", " when casting from source column", " Try to"):
         message = message.split(rest, 1)[0]
@@ -298,7 +298,7 @@ def _micros(now: datetime) -> int:
 
 
 def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]]:
-    """The steps one by one, as the program knows them: what to do, to which name, with what."""
+    """The steps as instructions: verb, name, argument."""
     for step in steps:
         if isinstance(step, MaskStep):
             yield from (("mask", name, form) for name, form in step.forms.items())
@@ -307,7 +307,7 @@ def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]
 
 
 def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
-    """Those that are all words."""
+    """The instructions whose argument is text."""
     for step in steps:
         match step:
             case SetStep(made):
@@ -338,7 +338,7 @@ def _overwritten(step: JmespathStep) -> Iterator[str]:
 
 
 def _inputs(steps: Sequence[Step]) -> Iterator[str]:
-    """Names read, traced back through renames; what an earlier step made is no input."""
+    """The names that are read, before renames; results of earlier steps are not inputs."""
     targets: set[str] = set()
     origin: dict[str, str] = {}
     for verb, name, text in _worded(steps):

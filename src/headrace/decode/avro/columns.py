@@ -1,8 +1,9 @@
-"""Avro's binary encoding by the column: a record is a fixed row of fields, so each is read of all records at once.
+"""Read Avro's binary encoding column by column: each step reads one field of all records with NumPy.
 
-Every record has a cursor; reading a field moves all of them. Only arrays and maps are walked item by item, and those
-few records whose arrays are the longest one at a time. A record that is wrong goes no further and tells no lies about
-its neighbours: its cursor waits at its end.
+Every record has a cursor, its position in the bytes of all records; reading a field moves all cursors. For the schema
+{id: long, name: string} and the record 02 04 "ab", one step reads 02 (zigzag: 1) at all cursors, the next step the
+length 04 (2) and the text. Arrays and maps are read item by item, the longest ones record by record. The cursor of an
+invalid record moves to its end, so that other records are not affected.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from headrace.decode.byte_scan import Cursor, Mask, Numbers, TextBytes, cut
 from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
-FEW = 16  # arrays still walked, below which each is walked alone
-_TEXTS = 16  # times as many, where items are texts: to find their bounds is that much cheaper than to read others
-_PAD = 16  # bytes behind the last record that a read may touch
+FEW = 16  # unfinished arrays below which each is read by itself
+_TEXTS = 16  # factor for arrays of texts, whose bounds are cheaper to find
+_PAD = 16  # bytes after the last record that a read may touch
 _TOPS = np.uint64(0x8080808080808080)
 _REST = np.uint64(0x7F7F7F7F7F7F7F7F)
 _SQUEEZE = [
@@ -36,7 +37,7 @@ _HEX = np.array([b"%02x" % number for number in range(256)]).view(np.uint8).resh
 
 
 class AvroColumns:
-    """Records of one schema, laid end to end, on their way into Arrow; each begins behind the bytes of its `head`."""
+    """Records of one schema, end to end; each starts after `head` bytes."""
 
     def __init__(self, values: pa.BinaryArray, head: int = 0) -> None:
         seen = TextBytes(values)
@@ -49,7 +50,7 @@ class AvroColumns:
         self._last: Numbers | None = None  # bytes that end a number
 
     def read(self, kind: Type) -> pa.Array:
-        """One value of every record; whoever has bytes left is wrong."""
+        """Read one value of every record; a record with bytes after its value is invalid."""
         values = self.value(kind, self.all, "")
         unread = np.flatnonzero((self.all.pos < self.all.end) & ~self.bad)
         for at in unread.tolist():
@@ -58,11 +59,11 @@ class AvroColumns:
         return values
 
     def _view(self, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Numbers of a kind at every byte."""
+        """The bytes as numbers of a type that start at every byte."""
         count = len(self.data) - kind.itemsize + 1
         return np.ndarray((count,), kind, self.data.data, strides=(1,))
 
-    # ---- verdicts ----
+    # ---- errors ----
 
     def _refuse(self, rows: Numbers, reason: Reason, detail: str) -> None:
         for row in np.unique(rows[~self.bad[rows]]).tolist():
@@ -70,7 +71,7 @@ class AvroColumns:
         self.bad[rows] = True
 
     def _stop(self, cursor: Cursor, wrong: Mask, reason: Reason, what: str, where: str) -> None:
-        """Refuse the records of some cursors; those wait at their end from now on."""
+        """Reject the records of some cursors and move the cursors to the end."""
         self._refuse(cursor.row[wrong], reason, f"{where.removeprefix('.')}: {what}" if where else what)
         cursor.pos[wrong] = cursor.end[wrong]
 
@@ -83,7 +84,7 @@ class AvroColumns:
     # ---- values ----
 
     def value(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
-        """One value at each cursor."""
+        """Read one value at each cursor."""
         return _READERS[kind.kind](self, kind, cursor, where)
 
     def _null(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
@@ -97,9 +98,14 @@ class AvroColumns:
         return pa.array(tags == 1)
 
     def _number(self, cursor: Cursor, where: str) -> Numbers:
-        """Numbers of seven bits a byte, the lowest first, zigzag for the sign: eight bytes of each at once."""
+        """Read varints, eight bytes of each at once.
+
+        A varint has seven bits per byte, lowest first; the high bit says that another byte follows: 96 01 is
+        0x16 + (0x01 << 7) = 150, with zigzag 75. The eight bytes at a cursor are one 64-bit word. The lowest byte
+        without a high bit ends the number; the bits up to it are kept, and shifts close the gaps of the high bits.
+        """
         first = self.data[cursor.pos]
-        if (first < 0x80).all():  # lengths and branches mostly have one byte
+        if (first < 0x80).all():  # fast path: lengths and branches mostly have one byte
             self._moved(cursor, 1, where)
             return _signed(first.astype(np.uint64))
         value = self._words[cursor.pos]
@@ -122,7 +128,7 @@ class AvroColumns:
         return _signed(value)
 
     def _long_numbers(self, at: Numbers, cursor: Cursor, value: Any, size: Numbers, where: str) -> None:
-        """The few that have a ninth and a tenth byte."""
+        """Read the few varints that have a ninth and a tenth byte."""
         ninth, tenth = (self.data[cursor.pos[at] + more].astype(np.uint64) for more in (8, 9))
         value[at] |= (ninth & np.uint64(0x7F)) << np.uint64(56)
         more = ninth >= 0x80
@@ -171,7 +177,7 @@ class AvroColumns:
         return texts if kind.kind != "string" else self._texts(texts, cursor, where)
 
     def _spans(self, kind: Type, cursor: Cursor, where: str) -> tuple[Numbers, Numbers]:
-        """Where bytes begin, and how many they are."""
+        """Start and size of bytes or texts."""
         if kind.width is None:
             sizes = self._number(cursor, where)
             beyond = (sizes < 0) | (sizes > cursor.end - cursor.pos)
@@ -199,7 +205,7 @@ class AvroColumns:
             return pc.if_else(pa.array(wrong), pa.scalar(b"", pa.binary()), texts).cast(pa.string())
 
     def _decimals(self, kind: Type, cursor: Cursor, starts: Numbers, sizes: Numbers, where: str) -> pa.Array:
-        """Two's complement, the highest byte first, as 128 bits with the lowest first."""
+        """Decimals from two's complement, highest byte first, to 128 bits, lowest byte first."""
         whole = np.zeros((len(starts), 16), np.uint8)
         whole[(sizes > 0) & (self.data[starts] >= 0x80)] = 0xFF
         long, empty = sizes > 16, (sizes == 0) & ~self.bad[cursor.row]
@@ -226,7 +232,7 @@ class AvroColumns:
         offsets = np.arange(len(starts) + 1, dtype=np.int32) * 36
         return pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(text.tobytes()))
 
-    # ---- what holds others ----
+    # ---- nested types ----
 
     def _record(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
         columns = [
@@ -254,7 +260,7 @@ class AvroColumns:
         return pa.StructArray.from_arrays(branches, fields=list(kind.arrow), mask=pa.array(none))
 
     def _branch(self, at: int, kind: Type, tags: Numbers, cursor: Cursor, where: str) -> pa.Array:
-        """Values of one branch, NULL where it is another."""
+        """Values of one branch of a union; NULL where the value has another branch."""
         matches = tags == at
         if matches.all():
             return self.value(kind, cursor, where)
@@ -276,13 +282,13 @@ class AvroColumns:
         return pa.MapArray.from_arrays(offsets, keys, values, type=kind.arrow)
 
     def _items(self, kind: Type, cursor: Cursor, where: str) -> tuple[pa.Array, pa.Int32Array]:
-        """All items of arrays in order, and where those of each begin: one of every array after the other."""
+        """All items of arrays in order, and the offsets of each array: step n reads item n of every array."""
         walk = _Walk(self, kind, cursor, where)
         walk.run()
         return walk.joined()
 
     def block(self, kind: Type, cursor: Cursor, where: str) -> Numbers:
-        """How many items come next; none at an array's end."""
+        """Number of items in the next block; 0 at the end of an array."""
         counts = self._number(cursor, where)
         sized = np.flatnonzero(counts < 0)
         if len(sized):
@@ -297,13 +303,13 @@ class AvroColumns:
         return counts
 
     def ends(self) -> Numbers:
-        """Every byte that may be the last of a number, found once."""
+        """Positions of bytes that can end a varint."""
         if self._last is None:
             self._last = np.flatnonzero(self.data < 0x80)
         return self._last
 
     def alone(self, kind: Type, cursor: Cursor, count: int, where: str) -> tuple[pa.Array, int]:
-        """The rest of one array, item by item."""
+        """Read the rest of one array item by item."""
         exact = AvroValueReader(self.data.data, int(cursor.end[0]))
         if kind.is_text:
             return self._texts_alone(exact, kind, cursor, count, where)
@@ -317,7 +323,7 @@ class AvroColumns:
     def _texts_alone(
         self, exact: AvroValueReader, kind: Type, cursor: Cursor, count: int, where: str
     ) -> tuple[pa.Array, int]:
-        """The same of texts, of which a hostile value may have millions: only their bounds are found one by one."""
+        """Read the rest of one array of texts: only their bounds are read one by one, as a value may have millions."""
         starts, sizes, error = array("i"), array("i"), None
         try:
             cursor.pos[0] = exact.spans(kind, int(cursor.pos[0]), count, starts, sizes)
@@ -336,11 +342,11 @@ class AvroColumns:
 
 
 class _Walk:
-    """A walk through the items of many arrays."""
+    """Read the items of many arrays."""
 
     def __init__(self, wire: AvroColumns, kind: Type, cursor: Cursor, where: str) -> None:
         self.wire, self.kind, self.cursor, self.where = wire, kind, cursor, where
-        self.left = np.zeros(len(cursor), np.int64)  # items of the block that each is in
+        self.left = np.zeros(len(cursor), np.int64)  # items left in the current block of each array
         self.met = np.zeros(len(cursor), np.int64)  # items so far
         self.parts: list[tuple[pa.Array, Numbers, Numbers]] = []  # items, of which array, and their number in it
 
@@ -359,7 +365,7 @@ class _Walk:
             live = self._opened(live)
 
     def _opened(self, live: Numbers) -> Numbers:
-        """Those that have an item next, in this block or in another."""
+        """Arrays that have another item, in this block or the next."""
         need = live[self.left[live] == 0]
         if len(need):
             some = self.cursor.some(need)
@@ -376,7 +382,7 @@ class _Walk:
         self.left[live] -= 1
 
     def _whole_blocks(self, live: Numbers) -> None:
-        """Items whose bounds are known without reading them: of one width, or numbers, which end by themselves."""
+        """Read items whose bounds need no decoding: items of one width, and varints."""
         counts, begin = self.left[live], self.cursor.pos[live]
         owner = np.repeat(np.arange(len(live)), counts)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -424,7 +430,7 @@ class _Walk:
 
 
 def _signed(value: np.ndarray[Any, np.dtype[np.uint64]]) -> Numbers:
-    """Numbers whose lowest bit is the sign."""
+    """Numbers from zigzag encoding: 0, 1, 2, 3 are 0, -1, 1, -2."""
     sign = np.uint64(0) - (value & _ONE)
     value >>= _ONE
     value ^= sign
@@ -432,7 +438,7 @@ def _signed(value: np.ndarray[Any, np.dtype[np.uint64]]) -> Numbers:
 
 
 def _beyond(whole: np.ndarray[Any, Any], precision: int) -> Mask:
-    """Which numbers of 128 bits have more digits."""
+    """Which 128-bit numbers have more digits than the precision."""
     low = np.ascontiguousarray(whole[:, :8]).view("<u8").reshape(-1)
     high = np.ascontiguousarray(whole[:, 8:]).view("<i8").reshape(-1)
     (above_high, above_low), (below_high, below_low) = (divmod(sign * 10**precision, 1 << 64) for sign in (1, -1))

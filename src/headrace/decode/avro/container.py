@@ -1,4 +1,4 @@
-"""Avro's container files: a value that holds a schema and many records, cut into those."""
+"""Avro container files: split a value that has a schema and many records into the records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG = parse_avro_schema('"long"')
 
 
 def container_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits) -> Decoder:
-    """Container files into the rows of one payload schema."""
+    """Make a decoder of container files for a payload schema."""
     types: dict[bytes, Type] = {}
 
     def cut(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
@@ -52,7 +52,7 @@ def container_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLim
 
 
 def _opened(raw: bytes, limits: DecodeLimits) -> tuple[str, Type, list[bytes]]:
-    """A file's schema and the bytes of its records; Unfit when it is no whole file."""
+    """Schema and record bytes of a file; raises UnfitValue if the file is incomplete."""
     if not raw.startswith(_MAGIC):
         raise UnfitValue(Reason.FRAMING, "a container file begins with 'Obj' and 1")
     whole = AvroValueReader(raw, len(raw))

@@ -1,4 +1,4 @@
-"""Avro: each record read with the schema it was written with, all of one schema at once, fitted to the columns."""
+"""Avro: read each record with the schema it was written with, one schema at a time, and fit it to the columns."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from headrace.spec.decode import AvroFormat
 MARK = b"\xc3\x01"  # before a fingerprint
 _HEAD = len(MARK) + 8
 _FILES = 10_000  # of a folder of schemas
-VALUE = "value"  # the field of a schema that is no record
+VALUE = "value"  # the field of a schema that is not a record
 
 
 @dataclass(frozen=True, slots=True)
 class AvroGroup:
-    """Those of some values that have one schema."""
+    """Values of one schema."""
 
     kind: Type
     values: pa.BinaryArray
     head: int  # bytes before the payload
-    rows: Numbers  # which of the values, ascending
-    at: Numbers  # where those are in the input
+    rows: Numbers  # positions among the values, ascending
+    at: Numbers  # positions in the input
 
     def some(self, kind: Type, head: int, which: Any) -> AvroGroup:
         """A part of them, read as another type."""
@@ -53,15 +53,15 @@ class AvroGroup:
 
 
 class AvroSchemas(Protocol):
-    """Where the writers' schemas are."""
+    """Source of writer schemas."""
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
-        """The values of each schema; what has none is added to the rejects."""
+        """Group the values by schema; values without one are rejected."""
         ...
 
 
 class AvroDecoder:
-    """Avro values into the rows of one payload schema."""
+    """Decodes Avro values to the rows of one payload schema."""
 
     def __init__(
         self, source: AvroSchemas, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits
@@ -73,7 +73,7 @@ class AvroDecoder:
         self._peeked: tuple[pa.BinaryArray, list[tuple[pa.Table, Numbers]], Rejects] | None = None
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         groups, rejects = self._groups(values)
         groups = _alike(groups)
         if len(groups) == 1:
@@ -87,7 +87,7 @@ class AvroDecoder:
         return fit_values(*natural(group, rejects), self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
         tables, refused = self._natural(values)
         rejects = Rejects()
         rejects.join(refused)
@@ -101,14 +101,14 @@ class AvroDecoder:
         return spread(pa.concat_arrays(texts), np.concatenate(places), len(values)), rejects.in_order()
 
     def _natural(self, values: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Numbers]], Rejects]:
-        """All values in their own types; an envelope asks for several places of the same ones."""
+        """All values in their own types; cached, because an envelope reads several paths of the same values."""
         if self._peeked is None or self._peeked[0] is not values:
             groups, rejects = self._groups(values)
             self._peeked = values, [natural(group, rejects) for group in _alike(groups)], rejects
         return self._peeked[1:]
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The full name of each value's record, NULL where it is none."""
+        """The full name of each value's record, NULL if it is not a record."""
         groups, rejects = self._groups(values)
         names = np.full(len(values), None, object)
         for group in groups:
@@ -116,7 +116,7 @@ class AvroDecoder:
         return pa.array(names, pa.string()), rejects.in_order()
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
-        """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
+        """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
         kind = type_of(schema, self._limits.depth)
         values = pa.array([sample(kind.arrow)], kind.arrow)
         return kind.name, fit_values(
@@ -130,7 +130,7 @@ class AvroDecoder:
 
 
 def _alike(groups: list[AvroGroup]) -> list[AvroGroup]:
-    """Groups whose schemas differ only in name are read as one: to read a few costs nearly what many do."""
+    """Join groups whose schemas differ only in names: reading a few values costs nearly as much as reading many."""
     same: dict[tuple[str, int], list[AvroGroup]] = {}
     for group in groups:
         same.setdefault((group.kind.shape, group.head), []).append(group)
@@ -145,7 +145,7 @@ def _one(groups: list[AvroGroup]) -> AvroGroup:
 
 
 def _branches(group: AvroGroup, rejects: Rejects) -> Iterator[AvroGroup]:
-    """A schema that is a union says which of several types each value has: those are read apart."""
+    """Split a group whose schema is a union by the type of each value."""
     kind, head = group.kind, group.head
     if kind.kind != UNION:
         yield group
@@ -163,7 +163,7 @@ def _branches(group: AvroGroup, rejects: Rejects) -> Iterator[AvroGroup]:
 
 
 def natural(group: AvroGroup, rejects: Rejects) -> tuple[pa.Table, Numbers]:
-    """Values of one schema in its own types, and the positions of those that could be read."""
+    """Values of one schema in its own types, and the positions of the readable values."""
     kind, at = group.kind, group.at
     wire = AvroColumns(group.taken(), group.head)
     values = wire.read(kind)
@@ -183,7 +183,7 @@ def _table(kind: Type, values: pa.Array) -> pa.Table:
 
 
 class AvroFromRegistry:
-    """Schemas by their id in Confluent's frame."""
+    """Schemas by schema id of Confluent's wire format."""
 
     def __init__(self, registry: Registry, depth: int) -> None:
         self._registry = registry
@@ -191,7 +191,7 @@ class AvroFromRegistry:
         self._types: dict[int, Type] = {}
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
-        """The values of each id."""
+        """Group the values by schema id."""
         frames = framed(values, at, rejects)
         for number, which in grouped(frames.ids):
             try:
@@ -208,7 +208,7 @@ class AvroFromRegistry:
 
 
 def type_of(schema: Registered, depth: int) -> Type:
-    """A registry's schema as a tree; UnknownSchema when no record could be read with it."""
+    """Parse a registry schema; raises UnknownSchema if no record can be read with it."""
     if schema.kind != "AVRO":
         raise UnknownSchema(f"schema {schema.id} is {schema.kind}, expected AVRO")
     try:
@@ -218,24 +218,24 @@ def type_of(schema: Registered, depth: int) -> Type:
 
 
 class OneSchema:
-    """One schema for all."""
+    """One schema for all values."""
 
     def __init__(self, kind: Type) -> None:
         self._kind = kind
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
-        """All values as they are."""
+        """All values as one group."""
         yield AvroGroup(self._kind, values, 0, np.arange(len(values)), at)
 
 
 class ByMark:
-    """Schemas by the eight bytes that a single-object encoding names them with."""
+    """Schemas by the eight-byte fingerprint of the single-object encoding."""
 
     def __init__(self, types: dict[bytes, Type]) -> None:
         self.types = types
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
-        """The values of each fingerprint."""
+        """Group the values by fingerprint."""
         values, at = _marked(values, at, rejects)
         seen = TextBytes(values)
         heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
@@ -261,7 +261,7 @@ def _marked(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.B
 
 
 def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Every key with its ascending positions."""
+    """Positions of each key, ascending."""
     if len(keys) and (keys == keys[0]).all():
         yield int(keys[0]), np.arange(len(keys))
         return
@@ -275,7 +275,7 @@ def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
 
 
 def schema_file(path: str) -> tuple[str, Type]:
-    """The text and the tree of a schema file; UsageError when it is none."""
+    """Text and parsed type of a schema file; raises UsageError if it is invalid."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(4 * LARGEST + 1).decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Avro schemas: parsed into a tree of types, held to bounds, and named by their fingerprint."""
+"""Avro schemas: parse them to a tree of types, enforce limits, compute fingerprints."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _MOMENTS = {
 
 
 class BadAvroSchema(ValueError):
-    """A schema that cannot be used, and why."""
+    """A schema that cannot be used; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """One place of a schema: how it is written, and what becomes of it."""
+    """One type of a schema: its encoding and its Arrow type."""
 
     kind: str
     arrow: pa.DataType
@@ -53,27 +53,27 @@ class Type:
 
     @property
     def is_decimal(self) -> bool:
-        """Whether bytes are a number."""
+        """Whether bytes are a decimal."""
         return bool(pa.types.is_decimal(self.arrow))
 
     @property
     def is_text(self) -> bool:
-        """Whether values are their size and so many bytes, kept as they are."""
+        """Whether values are a length and so many bytes."""
         return self.kind in ("string", "bytes") and not self.is_decimal
 
     @cached_property
     def depth(self) -> int:
-        """Levels below and with this one."""
+        """Number of levels, this one included."""
         return 1 + max((child.depth for child in self.children), default=0)
 
     @cached_property
     def weight(self) -> int:
-        """Types below and with this one."""
+        """Number of types, this one included."""
         return 1 + sum(child.weight for child in self.children)
 
     @cached_property
     def shape(self) -> str:
-        """Equal for types that are written alike and become the same, whatever they are called."""
+        """Equal for types with the same encoding and Arrow type, whatever their names."""
         inner = ",".join(child.shape for child in self.children)
         return f"{self.kind} {'' if inner else self.arrow} {self.width} {json.dumps(self.names)} ({inner})"
 
@@ -85,13 +85,13 @@ class Type:
 
     @property
     def only(self) -> tuple[int, Type] | None:
-        """The one branch of a union that is not null, with its number."""
+        """The only branch of a union that is not null, with its number."""
         others = [(at, child) for at, child in enumerate(self.children) if child.kind != "null"]
         return others[0] if self.kind == UNION and len(others) == 1 else None
 
 
 def parse_avro_schema(text: str, references: Mapping[str, str] | None = None, *, depth: int = 64) -> Type:
-    """A schema's tree; `references` are schemas whose names it uses, the innermost first."""
+    """Parse a schema; `references` are the schemas whose names it uses, innermost first."""
     parser = _Parser(depth)
     for each in (references or {}).values():
         parser.whole(each)
@@ -101,7 +101,7 @@ def parse_avro_schema(text: str, references: Mapping[str, str] | None = None, *,
 class _Parser:
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.known: dict[str, Type | None] = {}  # None: begun and not ended
+        self.known: dict[str, Type | None] = {}  # None: not finished
 
     def whole(self, text: str) -> Type:
         schema = self.any(_loaded(text), "", 0)
@@ -205,7 +205,7 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        # A name without quotes is how some registries hand over a primitive type.
+        # Some registries return a primitive type as a name without quotes.
         if text in _PRIMITIVE:
             return text
         raise BadAvroSchema("it is no JSON") from None
@@ -229,7 +229,7 @@ def _array(item: Type) -> Type:
 
 
 def _logical(kind: Type, schema: Mapping[str, Any]) -> Type:
-    """A type as its logical type says; one that is unknown or wrong does not count, as Avro wants it."""
+    """Apply the logical type; an unknown or invalid one is ignored, as the Avro specification says."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str):
         return kind
@@ -248,7 +248,7 @@ def _decimal(precision: Any, scale: Any) -> pa.DataType | None:
 
 
 def _branch_names(schema: list[Any], branches: tuple[Type, ...]) -> tuple[str, ...]:
-    """What the fields of a union with several branches are called: the type's name, without its namespace."""
+    """Field names of a union with several branches: the type names without namespace."""
     full = [
         str(each.get("name", branch.kind)) if isinstance(each, dict) else str(each)
         for each, branch in zip(schema, branches, strict=True)
@@ -272,7 +272,7 @@ def _union_type(names: tuple[str, ...], branches: tuple[Type, ...]) -> pa.DataTy
 
 
 def fingerprint(text: str) -> bytes:
-    """The CRC-64-AVRO of a schema's canonical form, as it stands in a single-object encoding."""
+    """CRC-64-AVRO fingerprint of a schema's canonical form, as in a single-object encoding."""
     table = _crc_table()
     crc = _EMPTY
     for byte in canonical_avro(_loaded(text)).encode():

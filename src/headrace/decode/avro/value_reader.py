@@ -1,4 +1,4 @@
-"""Avro's binary encoding one value at a time: for few values, and to find where records end."""
+"""Read Avro's binary encoding one value at a time: for few values, and to find where records end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class AvroValueReader:
         self._data, self._end = data, end
 
     def value(self, kind: Type, at: int) -> Found:
-        """The value at a position; Unfit when there is none."""
+        """The value at a position; raises UnfitValue if it is invalid."""
         return _READERS[kind.kind](self, kind, at)
 
     def rest(self, kind: Type, at: int, count: int) -> tuple[list[Any], int]:
-        """The items of an array from the middle of a block, of which `left` are left, to the array's end."""
+        """The items of an array from within a block that has `count` more items, to the array's end."""
         values: list[Any] = []
         while count:
             for _ in range(count):
@@ -41,7 +41,7 @@ class AvroValueReader:
         return values, at
 
     def spans(self, kind: Type, at: int, count: int, starts: array[int], sizes: array[int]) -> int:
-        """Where the texts of an array begin and how long they are, as `rest`; without a word on what they hold."""
+        """Start and size of the texts of an array, from the same position as `rest`; the texts are not checked."""
         data, end = self._data, self._end
         while count:
             for _ in range(count):

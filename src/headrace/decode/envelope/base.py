@@ -1,7 +1,7 @@
-"""Envelopes: records that carry a row inside, with a word on what happened to it.
+"""Envelopes: records with a row inside and what happened to it, as Debezium's change events.
 
-An envelope looks at a value and says in which form it is: where the row lies, which columns the envelope itself
-brings, and which places around it are known and left. The format then reads all values of one form at once.
+An envelope finds the form of each value: the path of the row, the columns of the envelope itself, and the known
+fields around the row. The format then decodes all values of one form at once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Refusal = tuple[Reason, str]
 
 @dataclass(frozen=True)
 class EnvelopeForm:
-    """One way in which an envelope holds a row."""
+    """One form of an envelope."""
 
-    way: Path = ()  # to the row
-    places: Mapping[str, Path] = field(default_factory=dict)  # the envelope's columns, and where they lie
-    said: Mapping[str, str] = field(default_factory=dict)  # columns whose value the form itself is
-    units: Mapping[str, str] = field(default_factory=dict)  # of columns that hold a time as a number
+    way: Path = ()  # path of the row
+    places: Mapping[str, Path] = field(default_factory=dict)  # paths of the envelope's columns
+    said: Mapping[str, str] = field(default_factory=dict)  # columns with a constant value
+    units: Mapping[str, str] = field(default_factory=dict)  # of columns with a time as a number
     known: tuple[Path, ...] = ()
-    alone: bool = False  # nothing but the envelope's columns is a row
-    whole: str = ""  # a column that keeps the whole value as text
-    both: str = ""  # a column that keeps what was before and what is after as one text
-    merged: bool = False  # it says something only to a table that merges
-    bare: Reason = Reason.UNKNOWN_OPERATION  # what one is that says nothing of its row
+    alone: bool = False  # the row has only the envelope's columns
+    whole: str = ""  # column with the whole value as text
+    both: str = ""  # column with the row before and after the change as one text
+    merged: bool = False  # valid only for a table that merges
+    bare: Reason = Reason.UNKNOWN_OPERATION  # reason for a reject if the row is empty
 
     def __hash__(self) -> int:
         return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
@@ -50,30 +50,30 @@ class EnvelopeForm:
 
 @dataclass
 class EnvelopeScan:
-    """What an envelope sees of a batch of values: the form of each, and columns that it tells value by value."""
+    """The form of each value of a batch, and columns that the envelope fills value by value."""
 
     forms: Sequence[EnvelopeForm]
-    which: Numbers  # of the forms each value has; -1 where none
+    which: Numbers  # the form of each value; -1 for none
     texts: Mapping[str, pa.StringArray] = field(default_factory=dict)
     types: pa.StringArray | None = None
 
 
 class Envelope(Protocol):
-    """What a kind of envelope must tell."""
+    """A kind of envelope."""
 
     columns: pa.Schema
-    fills: Mapping[str, str]  # columns that are taken from the record where the value is silent
-    silent: Mapping[str, str]  # what stands in a column for nothing
+    fills: Mapping[str, str]  # columns that are filled from the Kafka record if the value has none
+    silent: Mapping[str, str]  # text of a column that has no value
 
     def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
-        """The form of each value, none for those it rejects; `peek` shows a scalar of each value."""
+        """The form of each value, -1 for rejected values; `peek` returns a scalar of each value."""
         ...
 
 
 def told_apart(
     seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], EnvelopeForm | Refusal], rejects: Rejects
 ) -> tuple[list[EnvelopeForm], Numbers]:
-    """The form of each value by some of its scalars, judged once for values that are alike in them."""
+    """The form of each value by some of its scalars; each distinct combination is examined once."""
     kinds, kind_of = _distinct(seen)
     numbers: dict[EnvelopeForm, int] = {}
     refusals: dict[int, Refusal] = {}
@@ -91,7 +91,7 @@ def told_apart(
 
 
 def _distinct(seen: Sequence[pa.StringArray]) -> tuple[list[tuple[str | None, ...]], Numbers]:
-    """The rows of some columns that differ, and which of them each row is."""
+    """Distinct rows of some columns, and for each row its number among them."""
     codes = np.zeros(len(seen[0]), np.int64)
     for column in seen:
         encoded = column.dictionary_encode(null_encoding="encode")
@@ -102,7 +102,7 @@ def _distinct(seen: Sequence[pa.StringArray]) -> tuple[list[tuple[str | None, ..
 
 
 class Enveloped:
-    """A format inside an envelope, bound to one payload schema."""
+    """A format inside an envelope, for one payload schema."""
 
     def __init__(
         self, envelope: Envelope, bind: Bind, payload: pa.Schema, new_field: NewField, limits: DecodeLimits
@@ -118,11 +118,11 @@ class Enveloped:
 
     @property
     def fills(self) -> Mapping[str, str]:
-        """Columns that are taken from the record's own envelope where the value is silent."""
+        """Columns that are filled from the Kafka record if the value has none."""
         return self._envelope.fills
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         scan, rejects = self._look(values)
         groups = ((form, np.flatnonzero(scan.which == nth)) for nth, form in enumerate(scan.forms))
         parts = [self._part(form, scan, values, at) for form, at in groups if len(at)]
@@ -130,7 +130,7 @@ class Enveloped:
         return join_rejects([*parts, refused], self._schema)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """A scalar of the whole value, the envelope included."""
+        """A scalar of the whole value, envelope included."""
         return self._plain.peek(values, path)
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
@@ -159,7 +159,7 @@ class Enveloped:
         return scan, kept
 
     def _part(self, form: EnvelopeForm, scan: EnvelopeScan, values: pa.BinaryArray, at: Numbers) -> Decoded:
-        """All values of one form."""
+        """Decode all values of one form."""
         decoded = self._decoder(form).decode(values.take(pa.array(at)))
         rejects = Rejects()
         rejects.join(decoded.rejects, at)
@@ -217,7 +217,7 @@ class Enveloped:
         return self._bound[form]
 
     def _field(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
-        """A payload field as the form has it: the envelope's own at its place, others inside the row."""
+        """A payload field in this form: the envelope's own at its absolute path, others inside the row."""
         if item.name in form.said:
             return None
         if item.name not in self._envelope.columns.names:
@@ -236,7 +236,7 @@ class Enveloped:
         ).to_arrow()
 
     def _unknown(self, unknown: Structure | None) -> Structure | None:
-        """New fields of the row, and the envelope's own columns when the table has none of them yet."""
+        """New fields of the row, and the envelope's own columns that the table does not have yet."""
         missing = self._missing()
         if not missing:
             return unknown
@@ -255,7 +255,7 @@ def _json_at(name: str, place: Path) -> pa.Field:
 
 
 def _bare(rows: pa.Table, besides: pa.Schema) -> Mask:
-    """Which rows have nothing in any column of their own."""
+    """Which rows have only NULLs in the columns of the row itself."""
     own = [
         rows[item.name] for item in payload_fields(rows.schema) if item.name not in besides.names and not item.message
     ]

@@ -1,4 +1,4 @@
-"""The envelopes that there are: Debezium's, Rivven's two, and CloudEvents."""
+"""The supported envelopes: Debezium, Rivven events, Rivven changes, CloudEvents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _json(name: str, *, optional: bool = False) -> pa.Field:
 
 
 class Debezium:
-    """Change events: the row as it is after the change, or was before a delete."""
+    """Change events: the row after the change, or before a delete."""
 
     columns = pa.schema(
         [
@@ -46,7 +46,7 @@ class Debezium:
     _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
 
     def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
-        """By the operation; a value with a schema part has it one level deeper."""
+        """The form by operation; a value with a schema has the event in `payload`."""
         bare = peek("op")
         wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
         return EnvelopeScan(*told_apart([bare, wrapped], self._judge, rejects))
@@ -90,9 +90,9 @@ class Rivven:
     }
 
     def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
-        """A change by its `source_type` and `op`, an event by its `event_type`, anything else as a record."""
+        """A change by `source_type` and `op`, an event by `event_type`; any other value is a record."""
         forms, which = told_apart([peek("source_type"), peek("op"), peek("event_type")], self._judge, rejects)
-        # Events say their stream themselves.
+        # Events have a field `stream`.
         silent = any("stream" not in form.places for form in forms)
         return EnvelopeScan(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
 
@@ -126,7 +126,7 @@ _TOMBSTONE = "tombstone"
 
 
 class RivvenChanges:
-    """Rivven's changes as the rows they are of: as they are after the change, or were before a delete."""
+    """Rivven's changes as rows: the row after the change, or before a delete."""
 
     columns = pa.schema([_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", optional=True)])
     fills: Mapping[str, str] = {}
@@ -142,7 +142,7 @@ class RivvenChanges:
     _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
 
     def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
-        """By the operation; a note on the schema says nothing of a row."""
+        """The form by operation; a schema change has no row."""
         return EnvelopeScan(*told_apart([peek("op")], self._judge, rejects))
 
     def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
@@ -152,7 +152,7 @@ class RivvenChanges:
         return Reason.UNKNOWN_OPERATION, f"{problem}: not a change of a row"
 
     def _form(self, word: str) -> EnvelopeForm:
-        if word == _TOMBSTONE:  # deletes as a null value does, by its record's key, where it has no row
+        if word == _TOMBSTONE:  # without a row, a delete by the record's key, as a null value
             return replace(self._form("delete"), bare=Reason.TOMBSTONE)
         row = "before" if word == "delete" else "after"
         places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
@@ -162,7 +162,7 @@ class RivvenChanges:
 
 
 class CloudEvents:
-    """Events in the structured form: the data's fields, and the attributes."""
+    """Events in structured mode: the fields of `data`, and the context attributes."""
 
     columns = pa.schema(
         [
@@ -177,7 +177,7 @@ class CloudEvents:
     silent: Mapping[str, str] = {}
 
     def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
-        """One form; what does not say version 1 of the specification is no event."""
+        """One form; values without specversion 1.x are rejected."""
         return EnvelopeScan(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
 
     def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
@@ -189,7 +189,7 @@ class CloudEvents:
 
 
 def _dotted(one: pa.StringArray, two: pa.StringArray) -> pa.StringArray:
-    """Two names with a dot between; the one that is there, or NULL."""
+    """Two names joined by a dot; the only one, or NULL."""
     there = [pc.if_else(pc.equal(each, ""), pa.scalar(None, pa.string()), each) for each in (one, two)]
     return pc.coalesce(pc.binary_join_element_wise(*there, "."), *there)
 

@@ -1,4 +1,4 @@
-"""JSON, faithfully: the fast way proves most values good by the column, the exact way explains the rest."""
+"""JSON without loss: most values are proven valid column by column; the exact path decodes or explains the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from headrace.spec.decode import JsonFormat
 
 
 class JsonDecoder:
-    """JSON values into the rows of one payload schema."""
+    """Decodes JSON values to the rows of one payload schema."""
 
     def __init__(self, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
         self._layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
@@ -52,11 +52,11 @@ class JsonDecoder:
         self._stencils = TemplateMatchers(self._layout, limits, new_field == "ignore")
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
         self._scout = Discovery(self._decode, self._scouting) if blank else None
-        self._whole = False  # the structure of values with new fields is told from their root
+        self._whole = False  # the structure of values with new fields starts at the root
         self._known = by_key(self._layout.own)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         return self._decode(values) if self._scout is None else self._scout.decode(values)
 
     def _scouting(self, payload: pa.Schema) -> JsonDecoder:
@@ -91,7 +91,7 @@ class JsonDecoder:
         return replace(rest, rows=rows, index=pa.array(index), ignored=few(names))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
-        """What fits no stencil: proven by the column, or explained one by one."""
+        """Decode texts that match no template: proven column by column, or one by one."""
         proof = self._proof(texts)
         good = np.zeros(len(texts), bool)
         with_new = np.zeros(len(texts), bool)
@@ -122,7 +122,7 @@ class JsonDecoder:
         return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
         parts = _parts(path)
         texts, at, rejects = triage(values, self._limits)
         scalars, sure = _peek_quickly(texts, pointer(parts))
@@ -143,10 +143,10 @@ class JsonDecoder:
         try:
             return self._prover.prove(texts)
         except duckdb.Error:
-            return None  # the exact way needs no DuckDB
+            return None  # the exact path does not need DuckDB
 
     def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, with_new: Mask) -> Counter[str]:
-        """Take the rows whose only surplus is new fields that the contract lets be."""
+        """Accept rows whose only other content is new fields that the contract allows."""
         at = np.flatnonzero(proof.surplus)
         positions = proof.index[at]
         within = texts if len(at) == len(texts) else texts.take(pa.array(positions))
@@ -178,11 +178,11 @@ class JsonDecoder:
         return rows, kept
 
     def messages(self, texts: pa.StringArray) -> pa.Array:
-        """The row's own text of each value."""
+        """The JSON text of the row inside each value."""
         return _rows_in(texts, self._layout)
 
     def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
-        """What the schema lacks and could gain, and why values are refused that alone bring more than it may gain."""
+        """New fields that the schema can gain, and details for values that have too many."""
         lacking = self._lacking(infer(texts)) if len(texts) else None
         # Without a conflict, all values together ask for at least the columns that each asks for. With one they may
         # ask for less: {"a": {"b": 1, "c": 2}} asks for 3 columns, merged with {"a": 1} for one with JSON text.
@@ -199,12 +199,12 @@ class JsonDecoder:
         return self._lacking(infer(texts.filter(pa.array(~wide)))), refused
 
     def _lacking(self, structure: Structure) -> Structure | None:
-        """The part of a structure that the schema could gain."""
+        """The part of a structure that the schema can gain."""
         structure_beyond = self._beyond(structure)
         return structure_beyond if structure_beyond and (self._whole or added(self._known, structure_beyond)) else None
 
     def _beyond(self, structure: Structure) -> Structure | None:
-        """The part of a structure that the schema does not know."""
+        """The part of a structure that the schema does not have."""
         if self._whole:
             return structure
         beyond = _beyond(self._layout.root, structure)
@@ -214,19 +214,19 @@ class JsonDecoder:
 
 
 def _rows_in(texts: pa.StringArray, layout: PayloadSchema) -> pa.Array:
-    """The row's own text of each value, where it lies deeper down."""
+    """The JSON text of the row inside each value."""
     if not layout.way:
         return texts
     where = duck.literal(json_path_of(layout.root, layout.way))
     sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
     rows = duck.plan_of_query(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
-    # DuckDB writes numbers anew: of those that it would change, the text is cut out as it is.
+    # DuckDB reformats numbers; if that would change a text, the original is cut out.
     rewritten = pa.array(matches(texts, LONG_NUMBER))
     return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
 
 
 def _cut(texts: pa.StringArray, parents: tuple[str, ...]) -> pa.StringArray:
-    """The texts of what lies at a path, NULL where there is nothing."""
+    """The original text at a path of each value, NULL if absent."""
     root = reduce(lambda node, key: PayloadNode("object", children={key: node}), reversed(parents), PayloadNode("json"))
     cutter = Cutter(Parser(DecodeLimits()), root)
     cuts = (
@@ -236,7 +236,7 @@ def _cut(texts: pa.StringArray, parents: tuple[str, ...]) -> pa.StringArray:
 
 
 def _provable(layout: PayloadSchema) -> bool:
-    """Whether every name can stand in a path without being taken for something else."""
+    """Whether every key can be part of a DuckDB path without another meaning."""
     nodes = [layout.root, *(node for _, node in walk_nodes(layout.root))]
     names = [key for node in nodes if node.kind == "object" for key in node.children]
     return not layout.overlaps and not any(not name or set('"*\\\0') & set(name) for name in names)
@@ -245,7 +245,7 @@ def _provable(layout: PayloadSchema) -> bool:
 def _joined(
     schema: pa.Schema, fast: list[pa.Array], fast_at: Numbers, rows: list[Row], rows_at: Numbers
 ) -> tuple[pa.Table, Numbers]:
-    """Rows of both ways in the order of the input."""
+    """Rows of both code paths in the order of the input."""
     table = pa.Table.from_arrays(fast, schema=schema)
     if not rows:
         return table, fast_at
@@ -254,7 +254,7 @@ def _joined(
 
 
 def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]:
-    """Rows of several ways in the order of the input."""
+    """Rows of several code paths in the order of the input."""
     if len(parts) == 1:
         return parts[0]
     index = np.concatenate([at for _, at in parts])
@@ -263,7 +263,7 @@ def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]
 
 
 def _beyond(node: PayloadNode, structure: Structure) -> Structure | None:
-    """The part of a structure that a node does not know."""
+    """The part of a structure that a node does not have."""
     kind = structure.get("type")
     if node.kind == "list" and kind == "list":
         element = _beyond(node.children["*"], structure["element"])
@@ -285,7 +285,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _peek_quickly(texts: pa.StringArray, where: str) -> tuple[pa.StringArray, Mask]:
-    """The scalars at a pointer, and where that is all there is to say."""
+    """The scalars at a pointer by DuckDB, and which of them are certain."""
     place = duck.literal(where)
     sql = f"""
         SELECT CASE WHEN kind IN ('VARCHAR', 'UBIGINT', 'BIGINT', 'BOOLEAN')
@@ -317,7 +317,7 @@ def _step(value: Any, part: str) -> Any:
 
 
 def bound_errors(layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> Decoder:
-    """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
+    """Make the JSON decoder of a layout; rescues values if the layout has a column for them."""
     if not layout.rescue:
         return JsonDecoder(layout, new_field, limits)
     if layout.elements is not None:

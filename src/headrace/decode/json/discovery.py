@@ -1,7 +1,7 @@
-"""The first look at values nobody has met: what they hold is found in a few, and most others only confirm it.
+"""Infer the schema of a new table's values: from a sample, then only from values that the inferred schema does not fit.
 
-To infer a structure costs several times what it costs to decode against one. So values are decoded against what has
-been found so far; whatever that does not explain to the last field is inferred, and widens it.
+Inference costs several times as much as decoding. So values are decoded with the schema inferred so far; values that
+do not fit it completely are inferred and extend it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from headrace.decode.base import Decoded, Decoder, Rejects
 from headrace.decode.inference import Structure, big_longs, certain, evolve, holds_double, may_hold_big_longs, merge_all
 from headrace.reasons import Reason
 
-_SAMPLE = 1_000  # values that the first finding rests on
-_TIMES = 8  # that what is decoded against is widened
+_SAMPLE = 1_000  # values of the first sample
+_TIMES = 8  # maximum number of extensions
 
-# Reasons that hold whatever the columns are; another may only mean that the finding was too narrow.
+# Reasons that do not depend on the columns; any other may mean that the inferred schema was too narrow.
 _FINAL = frozenset(
     {
         Reason.EMPTY,
@@ -35,7 +35,7 @@ _FINAL = frozenset(
 
 
 class Discovery:
-    """Says of values what a decoder without columns says, with less work for each that is like those before it."""
+    """Infers the same as a decoder without columns, with less work for values that fit the schema so far."""
 
     def __init__(self, blank: Callable[[pa.BinaryArray], Decoded], bind: Callable[[pa.Schema], Decoder]) -> None:
         self._blank = blank
@@ -46,7 +46,7 @@ class Discovery:
         self._times = 0
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """No rows, but which values are good, and the structure of all that were seen so far."""
+        """No rows, only which values are valid, and the structure of all values so far."""
         if self._decoder is None:
             first = self._blank(values.slice(0, _SAMPLE))
             self._widen(first)
@@ -60,7 +60,7 @@ class Discovery:
             large = may_hold_big_longs(values.take(seen.index))
             doubtful, index = sorted([*doubtful, *index[large].tolist()]), index[~large]
         inferred = self._blank(values.take(pa.array(doubtful, pa.int64())))
-        # A long that was decoded well may still be one that a double, met later or elsewhere, cannot hold.
+        # A valid long may be one that a double of a later record, or of another task, cannot hold.
         self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
         self._widen(seen, inferred)
         places = np.array(doubtful, np.int64)
@@ -76,7 +76,7 @@ class Discovery:
 
 
 def _settled(first: Rejects, inferred: Rejects, doubtful: list[int]) -> Rejects:
-    """What was final at the first look, and what the second one says."""
+    """Final rejects of the decoder, and rejects of the inference."""
     settled = Rejects()
     for position, reason, detail in first:
         if reason in _FINAL:

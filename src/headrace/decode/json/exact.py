@@ -1,4 +1,4 @@
-"""The exact way: one JSON value at a time; it defines what the fast way must equal."""
+"""The exact path: one JSON value at a time. It defines the result that the fast paths must equal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ABSENT: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A value that fits: one item per column, and the names of its new fields."""
+    """A valid value: one item per column, and the names of its new fields."""
 
     values: tuple[Any, ...]
     strangers: tuple[str, ...] = ()
 
 
 class ExactReader:
-    """Reads single values into rows of a layout."""
+    """Reads single values to rows of a layout."""
 
     def __init__(self, layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
         self.parser = Parser(limits)
@@ -36,9 +36,9 @@ class ExactReader:
         self._new_field = new_field
         self._passes_open = layout.exploded and new_field in ("reject", "stop")
         self._column_names = {column.name.lower() for column in layout.columns}
-        self._names: dict[int, set[str]] = {}  # by node, whose identity lasts as long as the layout's root
+        self._names: dict[int, set[str]] = {}  # by node id, valid as long as the layout
         self._columns = [_column_reader(column) for column in layout.columns]
-        # Columns that keep text read a value of their own, cut from the original.
+        # Columns with JSON text read the original text.
         texts = [at for at, column in enumerate(layout.columns) if holds_text(column.node)]
         shared = Cutter(self.parser, layout.root)
         self._cutters = {
@@ -46,7 +46,7 @@ class ExactReader:
         }
 
     def read(self, raw: bytes) -> Row:
-        """The row of one value; Unfit when it has none, ContractViolation when a new field stops the pipeline."""
+        """The row of one value; raises UnfitValue, or ContractViolation if a new field stops the pipeline."""
         text, value, new_fields = self.meet(raw)
         row = tuple([read(value_at) for read, value_at in self.readers(text, value)])
         self.answer(new_fields)
@@ -61,21 +61,21 @@ class ExactReader:
         return text, value, tuple(new_fields)
 
     def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
-        """Each column's reader, and what it reads from."""
+        """Each column's reader and its input."""
         cuts = {cutter: cutter.cut(text) for cutter in set(self._cutters.values())}
         return [
             (read, cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)
         ]
 
     def answer(self, new_fields: tuple[str, ...]) -> None:
-        """What the contract says to new fields."""
+        """Apply the contract for new fields."""
         if new_fields and self._new_field == "reject":
             raise UnfitValue(Reason.NEW_FIELD, f"{new_fields[0]}: the contract knows no such field")
         if new_fields and self._new_field == "stop":
             raise ContractViolation(f"A record brings the new field '{new_fields[0]}', and the contract says: stop.")
 
     def _meet(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
-        """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""
+        """Collect new fields at every depth; reject names that cannot be columns."""
         if node.kind == "list" and isinstance(value, list):
             for item in value:
                 self._meet(node.children["*"], item, where, new_fields)
@@ -99,7 +99,7 @@ class ExactReader:
     def is_new_field(self, node: PayloadNode, key: str, where: str) -> bool:
         """Whether an unknown key is a new field of the table.
 
-        UnfitValue where it differs from a known key only in case, or cannot be the name of a column.
+        UnfitValue if it differs from a known key only in case, or cannot be the name of a column.
         """
         if key.lower() in self._lower_names(node):
             raise UnfitValue(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
@@ -108,7 +108,7 @@ class ExactReader:
         return not (node.open and self._passes_open)
 
     def _lower_names(self, node: PayloadNode) -> set[str]:
-        """The names that a new key must not be in another case; kept, since one record may have thousands of keys."""
+        """Names of a node in lower case; cached, as a record may have thousands of keys."""
         if id(node) not in self._names:
             beside = self._column_names if node is self._root and self._new_field == "evolve" else set()
             self._names[id(node)] = {name.lower() for name in node.children} | beside
@@ -116,12 +116,12 @@ class ExactReader:
 
 
 def default_of(column: PayloadColumn) -> Any:
-    """A column's default as a value of its type; ABSENT where it has none."""
+    """A column's default as a value of its type; ABSENT if it has none."""
     return inner_default(column.node, column.name)
 
 
 def inner_default(node: PayloadNode, name: str) -> Any:
-    """A node's default as a value of its type; ABSENT where it has none."""
+    """A node's default as a value of its type; ABSENT if it has none."""
     if node.default is None or node.kind == "json":
         return ABSENT if node.default is None else node.default
     try:
@@ -154,7 +154,7 @@ def _column_reader(column: PayloadColumn) -> Callable[[dict[str, Any]], Any]:
 
 
 def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
-    """The object at a path; an empty one where the way there ends."""
+    """The object at a path; an empty one if the path ends before."""
     for depth, key in enumerate(path, 1):
         value = value.get(key)
         if value is None:
@@ -178,7 +178,7 @@ def _fitted(node: PayloadNode, read: Reader, value: Any) -> Any:
 
 
 def reader_of(node: PayloadNode) -> Reader:
-    """How a value that is not null becomes the node's type."""
+    """Make the reader of non-null values of the node's type."""
     if node.kind == "json":
         return str
     if node.kind == "object":

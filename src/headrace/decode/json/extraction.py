@@ -1,4 +1,4 @@
-"""A layout as one question to DuckDB: the values, and the JSON type seen at every known place."""
+"""Compile a layout to one DuckDB query: the values, and the JSON type at every known path."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _OUTER = {"object": ("OBJECT",), "map": ("OBJECT",), "list": ("ARRAY",)}
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
-    """A known place below a list or a map: reached by a path with wildcards, seen as a list of types."""
+    """A known path below a list or a map: a JSONPath with wildcards, whose result is a list of types."""
 
     path: Path
     node: PayloadNode
     where: str  # the JSONPath
-    keyed: bool  # each type seen there stands behind a key of its own
+    keyed: bool  # each type belongs to a key of its own
     entry: bool  # that key is a map's
 
     @property
     def told(self) -> bool:
-        """Whether the types there tell anything: what they should be, or how many keys there are."""
+        """Whether the types matter: for their validity, or for the number of keys."""
         return self.keyed or expected_types(self.node) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractionQuery:
-    """The SQL over a table `seen(v)`, and what its columns mean.
+    """The SQL over a table `seen(v)`, and the meaning of its columns.
 
-    `c<i>` the i-th column's value, `d<i>` whether it is absent (columns with a default only), `s<i>` whether the i-th
-    stranger is present, `w<i>` the JSON types at the i-th wild place, `ok` whether all other places fit, `n` how many
-    keys those have, `open` whether a value that is not read might still hold something that is not JSON.
+    `c<i>` is the value of column i, `d<i>` whether it is absent (columns with a default), `s<i>` whether new field i is
+    present, `w<i>` the JSON types at wildcard path i, `ok` whether all other paths fit, `n` the number of keys there,
+    `open` whether a value that is not read may contain invalid JSON.
     """
 
     sql: str
@@ -45,7 +45,7 @@ class ExtractionQuery:
 
 
 def extraction_query(layout: PayloadSchema, new_fields: tuple[Path, ...] = ()) -> ExtractionQuery:
-    """Compile a layout, and count the strangers among its skipped places."""
+    """Compile a layout, with the presence of new fields among its skipped paths."""
     places = list(walk_nodes(layout.root))
     plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
     wild = tuple(place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).told)
@@ -59,7 +59,7 @@ def extraction_query(layout: PayloadSchema, new_fields: tuple[Path, ...] = ()) -
         inner.append(f"from_json(v, {duck.literal(json.dumps(_structure(layout), ensure_ascii=False))}) AS x")
     fits = [fit for path, (at, node) in plain.items() if (fit := _fit(path, at, node))]
     if any(node.kind == "json" for _, node in places):
-        # Where writing the whole value anew gives the same text, writing any part of it does.
+        # If formatting the whole value gives the same text, formatting any part of it does.
         inner.append("json(v) = v AS same")
         fits.append("same")
 
@@ -76,7 +76,7 @@ def extraction_query(layout: PayloadSchema, new_fields: tuple[Path, ...] = ()) -
 
 
 def expected_types(node: PayloadNode) -> tuple[str, ...] | None:
-    """The JSON types that may stand at a place, null apart; None for any."""
+    """The JSON types that are valid at a path, besides null; None for any."""
     if node.kind in ("json", "skip"):
         return None
     return _OUTER.get(node.kind) or json_types(node)

@@ -1,6 +1,8 @@
-"""How deep and how wide one JSON text is, by its bytes: no value of it is made.
+"""Depth and width of a JSON text from its bytes, without parsing it.
 
-A record may hold millions of brackets. As Python objects `[[],[],…]` costs a hundred times its bytes.
+Brackets outside of strings are counted: for `{"a":[1,"]"]}` the brackets are `{ [ ] }` (the one in the string does not
+count), their steps +1 +1 -1 -1, and the cumulative sum 1 2 1 0 is the depth. A record may have millions of brackets;
+as Python objects `[[],[],…]` takes a hundred times its bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 _QUOTE, _BACKSLASH, _COLON, _COMMA = b'"\\:,'
 _BLOCK = 1 << 20
 
-# What each byte adds to the depth: `[` and `{` one, `]` and `}` take one away.
+# Change of the depth by byte: +1 for `[` and `{`, -1 for `]` and `}`.
 _STEP = np.zeros(256, np.int8)
 _STEP[list(b"[{")] = 1
 _STEP[list(b"]}")] = -1
@@ -27,7 +29,7 @@ _VALUED[_COMMA] = True
 
 
 def too_deep(text: Text, limit: int) -> int | None:
-    """Where a text first is nested as deep as the limit, as the position of that bracket; None where it never is."""
+    """Position of the bracket at which a text exceeds the depth limit; None if it does not."""
     depth = 0
     for places, begin in _blocks(text, _STEP != 0):
         steps = _STEP[text[begin:][places]]
@@ -39,13 +41,13 @@ def too_deep(text: Text, limit: int) -> int | None:
 
 
 def widest(text: Text) -> int:
-    """The keys of the object that has the most."""
+    """The number of keys of the largest object."""
     blocks = [(begin + places, text[begin:][places]) for places, begin in _blocks(text, _KEYED)]
     kinds = np.concatenate([kind for _, kind in blocks]) if blocks else np.zeros(0, np.uint8)
     depths = np.cumsum(_STEP[kinds], dtype=np.int16)
     opens = _STEP[kinds] > 0
     counted = opens | (kinds == _COLON)
-    # In the order of their depth, what follows an opening bracket up to the next one is of the object that it opens.
+    # Sorted by depth, all that follows an opening bracket up to the next one belongs to the object that it opens.
     order = np.argsort(depths[counted], kind="stable")
     opens = opens[counted][order]
     owners = np.cumsum(opens)
@@ -54,16 +56,16 @@ def widest(text: Text) -> int:
 
 
 def values(text: Text) -> int:
-    """The values of a text: arrays, objects and what is in them. An empty array counts as if it held one."""
+    """The number of values, nested ones, arrays and objects included. An empty array counts as if it had one."""
     return 1 + sum(len(places) for places, _ in _blocks(text, _VALUED))
 
 
 def _blocks(text: Text, marks: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[tuple[Places, int]]:
-    """The bytes marked, outside of strings, block by block: places in the block, and where it begins."""
+    """The marked bytes outside of strings, block by block: positions in the block, and the start of the block."""
     begin, inside = 0, 0
     while begin < len(text):
         end = min(begin + _BLOCK, len(text))
-        while end < len(text) and text[end - 1] == _BACKSLASH:  # an escape stays whole
+        while end < len(text) and text[end - 1] == _BACKSLASH:  # do not split an escape sequence
             end += 1
         block = text[begin:end]
         quotes = _quotes(block)
@@ -75,7 +77,7 @@ def _blocks(text: Text, marks: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[
 
 
 def _quotes(block: Text) -> Places:
-    """The quotes that no backslash escapes."""
+    """The quotes that are not escaped by a backslash."""
     quotes = np.flatnonzero(block == _QUOTE)
     slashes = np.flatnonzero(block == _BACKSLASH)
     if not len(slashes):

@@ -1,4 +1,4 @@
-"""Rows with more keys than are known: which names are new, and whether all else about them is in order."""
+"""Rows with more keys than the layout: find the new names, and check everything else about the rows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FROM seen
 
 @dataclass(frozen=True, slots=True)
 class NewKeys:
-    """What was found in texts whose known places are all good."""
+    """The result for texts whose known paths are valid."""
 
-    clean: Mask  # nothing speaks against the row
+    clean: Mask  # the row is valid
     strange: Mask  # it has new fields
     names: Counter[str] = field(default_factory=Counter)  # new fields of clean rows, dotted
 
 
 class NewKeyFinder:
-    """A layout compiled into the query for the keys of its objects."""
+    """A layout compiled to the query for the keys of its objects."""
 
     def __init__(self, layout: PayloadSchema, is_new_field: Callable[[PayloadNode, str, str], bool]) -> None:
         self._is_new_field = is_new_field
@@ -53,7 +53,7 @@ class NewKeyFinder:
         self._sql = f"SELECT CAST(to_json([{shapes}]) AS VARCHAR) AS shape, {total} AS n FROM seen"  # noqa: S608
 
     def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> NewKeys:
-        """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
+        """Examine rows by their few distinct shapes; the number of colons shows which rows have keys deeper down."""
         result = duck.plan_of_query(self._sql, seen=pa.table({"v": texts}))
         shapes = result["shape"].combine_chunks().dictionary_encode()
         new_keys = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
@@ -73,7 +73,7 @@ class NewKeyFinder:
         return NewKeys(clean, with_new, names)
 
     def _strangers(self, shape: list[list[str]]) -> list[str] | None:
-        """The new names of a shape; None when one cannot stand, or stands twice."""
+        """The new names of a shape; None if one is invalid or duplicate."""
         names: list[str] = []
         for keys, (where, node) in zip(shape, self._levels, strict=True):
             if len({key.lower() for key in keys}) != len(keys):

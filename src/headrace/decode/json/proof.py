@@ -1,9 +1,9 @@
-"""The fast way: prove, by the column, which JSON values are good, and give their typed rows.
+"""The fast path: prove column by column which JSON values are valid, and return their typed rows.
 
-DuckDB reads JSON more freely than we may: it rounds, converts, and overlooks. So a row counts as proven only when
-independent facts agree: the JSON type at every known place is the column's; no value was lost on the way to it; the
-known keys present are as many as all the keys in the text, so none is new and none is there twice; and the few things
-DuckDB takes for JSON though they are not do not occur. Whatever is not proven is left to the exact way.
+DuckDB is less strict than the exact path: it rounds, converts and overlooks. A row is proven only if independent facts
+agree: the JSON type at every known path is the column's; no value was lost in the conversion; the number of known keys
+equals the number of all keys in the text, so that no key is new or duplicate; and none of the invalid texts that DuckDB
+accepts occurs. Rows that are not proven are left to the exact path.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ LONG_NUMBER = _LONG + r"|\d{16}[eE]|[:\[,\s]-?\d+(?:\.\d+)?[eE]-\d{3}"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the fast way says of a column of texts; what it does not mention is unproven."""
+    """The result of the fast path; texts that it does not list are unproven."""
 
-    index: Numbers  # positions of the texts it speaks of
+    index: Numbers  # positions of the texts
     columns: list[pa.Array]  # typed, parallel to `index`
     proven: Mask
-    surplus: Mask  # good in every known place, but there may be keys that nobody knows
+    surplus: Mask  # valid at every known path, but new keys are possible
     keys: Numbers  # known keys present
     entries: Numbers  # of these, keys of maps
     colons: Numbers  # keys in the text, or more
-    strangers: list[Mask]  # for each stranger asked for, where it is present
+    strangers: list[Mask]  # for each new field of the query, where it is present
 
 
 class Prover:
-    """A layout compiled into one query and the checks of its answer."""
+    """A layout compiled to one query, and the checks of its result."""
 
     def __init__(self, layout: PayloadSchema, limits: DecodeLimits, new_fields: tuple[Path, ...] = ()) -> None:
         self._layout = layout
@@ -59,10 +59,10 @@ class Prover:
         self._deep = deepest >= limits.depth
         self._decimals = any(pa.types.is_decimal(node.type) for node in nodes)
         self._defaults = {at: default_of(column) for at, column in enumerate(layout.columns) if column.node.default}
-        self._wary = False  # the last batch held malformed values: look before asking
+        self._wary = False  # the last batch had malformed values: validate before the query
 
     def prove(self, texts: pa.StringArray) -> Proof:
-        """The typed columns of texts in valid UTF-8, and which of their rows are beyond doubt."""
+        """The typed columns of texts in valid UTF-8, and which of their rows are proven."""
         index = np.arange(len(texts))
         try:
             result = None if self._wary else self._ask(texts)
@@ -118,7 +118,7 @@ class Prover:
 
 
 def harmless(texts: pa.StringArray, limits: DecodeLimits) -> Mask:
-    """Which texts hold no NaN and cannot be too deep, in whatever parts nobody reads."""
+    """Which texts have no NaN and cannot be too deep, in the parts that no column reads."""
     content = TextBytes(texts)
     calm: Mask = ~matches(texts, _NOT_A_NUMBER)
     for row in np.flatnonzero(calm & (content.openers() >= limits.depth)).tolist():
@@ -128,7 +128,7 @@ def harmless(texts: pa.StringArray, limits: DecodeLimits) -> Mask:
 
 @dataclass(slots=True)
 class _Read:
-    """The values read at a wild place, flat, and the row of each."""
+    """Values read at a wildcard path, flat, and the row of each."""
 
     values: pa.Array
     rows: Numbers
@@ -136,7 +136,7 @@ class _Read:
 
 @dataclass(slots=True)
 class Doubt:
-    """Rebuilds columns in their own types and gathers the rows that something speaks against."""
+    """Rebuilds columns in their own types and collects the rows that are not proven."""
 
     length: int
     rows: Mask = field(init=False)
@@ -146,14 +146,14 @@ class Doubt:
         self.rows = np.zeros(self.length, bool)
 
     def add(self, rows: Numbers | None, mask: pa.BooleanArray) -> None:
-        """Doubt the rows (None: one per position) where the mask holds."""
+        """Doubt the rows (None: one per position) where the mask is true."""
         if rows is None:
             self.rows |= bools(mask)
         else:
             self.rows[rows[bools(mask)]] = True
 
     def build(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
-        """The column in its node's type; a value that does not prove right is null, and its row doubted."""
+        """The column in its node's type; a value that is not proven is NULL, and its row is doubted."""
         if rows is not None:
             self._wild[path] = _Read(column, rows)
         if node.kind == "object":
@@ -168,7 +168,7 @@ class Doubt:
         return values
 
     def compare(self, place: ListColumn, types: pa.ListArray) -> None:
-        """Hold the values read at a wild place against the JSON types seen there: none strange, none lost."""
+        """Compare the values at a wildcard path with the JSON types there: none unexpected, none lost."""
         if (read := self._wild.get(place.path)) is None:
             return
         seen = types.flatten()

@@ -1,6 +1,6 @@
-"""JSON behind a schema registry: the schema gives the record's type, its fields and which of them are required.
+"""JSON with a schema registry: the schema gives the record's type, its fields and which of them are required.
 
-Its other keywords are not validated; expectations are the place for rules about values.
+Its other keywords are not validated; use expectations for rules about values.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from headrace.reasons import Reason
 from headrace.spec.registry import RegistrySpec
 
 _TYPES = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean"}
-_DEPTH = 16  # of references in references
-_NODES = 10_000  # of one schema, those it refers to included; beyond it, text
+_DEPTH = 16  # depth of references
+_NODES = 10_000  # nodes of one schema with its references; beyond, JSON text
 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """What a schema tells of its records."""
+    """Facts about the records of a schema."""
 
     title: str
     structure: Structure
@@ -38,7 +38,7 @@ class RegisteredSchema:
 
 
 class RegisteredJson:
-    """JSON in Confluent's frame, bound to one payload schema."""
+    """JSON in Confluent's wire format, for one payload schema."""
 
     def __init__(
         self, inner: Decoder, registry: RegistrySpec, payload: pa.Schema, new_field: NewField, limits: DecodeLimits
@@ -51,11 +51,11 @@ class RegisteredJson:
 
     @property
     def fills(self) -> Mapping[str, str]:
-        """As the format behind has it."""
+        """As the inner format."""
         return fills_of(self._inner)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         framed, schemas, rejects = self._open(values)
         decoded = self._inner.decode(framed.payloads)
         rejects.join(decoded.rejects, framed.at)
@@ -79,13 +79,13 @@ class RegisteredJson:
         return spread(texts, framed.at, len(values)), rejects.in_order()
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The schema's title of each value."""
+        """The title of each value's schema."""
         framed, schemas, rejects = self._open(values)
         titles = pa.array([schemas[id].title or None for id in framed.ids.tolist()], pa.string())
         return spread(titles, framed.at, len(values)), rejects.in_order()
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
-        """The type, and what becomes of one record with a value in every field whose type the schema tells."""
+        """The type, and the result of decoding a record with a value in every field that has a type."""
         registered = _told(schema)
         value = json.dumps(_sample(registered.structure)).encode()
         decoded = self._inner.decode(pa.array([value], pa.binary()))
@@ -97,7 +97,7 @@ class RegisteredJson:
         return registered.title, replace(decoded, rejects=rejects, unknown=self._unknown(decoded.unknown, [registered]))
 
     def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, RegisteredSchema], Rejects]:
-        """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
+        """Values without their frames, with their schemas; values without a schema are rejected."""
         kept, at, rejects = sized(values, self._limits)
         framed = unframed(kept, at, rejects)
         schemas: dict[int, RegisteredSchema] = {}
@@ -115,7 +115,7 @@ class RegisteredJson:
         return framed, schemas, rejects
 
     def _missing(self, rows: pa.Table, ids: Numbers, schemas: Mapping[int, RegisteredSchema]) -> dict[int, str]:
-        """Rows that lack what their schema requires, with the name of it."""
+        """Rows without a field that their schema requires, with its name."""
         missing: dict[int, str] = {}
         for id in np.unique(ids).tolist():
             theirs = ids == id
@@ -127,13 +127,13 @@ class RegisteredJson:
         return missing
 
     def _unknown(self, unknown: Structure | None, schemas: list[RegisteredSchema]) -> Structure | None:
-        """New fields, with the types that the schemas give them rather than those that values show."""
+        """New fields, with the types of the schemas rather than those of the values."""
         if self._new_field != "evolve" or not schemas:
             return None if self._new_field != "evolve" else unknown
         structure = reduce(merge_inferred, (each.structure for each in schemas))
         if evolve(self._payload, structure) == self._payload:
             return unknown
-        if added(by_key(self._payload), structure) > self._limits.new_columns:  # then only what values fill
+        if added(by_key(self._payload), structure) > self._limits.new_columns:  # then only fields that have values
             filled = unknown["fields"] if unknown else {}
             structure = struct({name: item for name, item in structure["fields"].items() if name in filled})
         if not unknown:
@@ -144,7 +144,7 @@ class RegisteredJson:
 
 
 def _sample(structure: Structure) -> Any:
-    """A value as a schema describes it; fields of which it does not tell the type are left out."""
+    """A value that matches a schema; fields without a type are left out."""
     if "fields" in structure:
         return {name: _sample(item) for name, item in structure["fields"].items() if item != JSON}
     if structure["type"] == "list":
@@ -157,7 +157,7 @@ def _is_big(structure: Structure) -> bool:
 
 
 def _rounded(schemas: list[RegisteredSchema], structure: Structure) -> list[str]:
-    """Fields that are integers by one schema and doubles by another, so that an integer may be rounded."""
+    """Fields that are integers in one schema and doubles in another, so that an integer may be rounded."""
     longs = {name for each in schemas for name, item in each.structure["fields"].items() if item == {"type": "long"}}
     return [name for name in longs if structure["fields"][name] == {"type": "double"}]
 
@@ -181,7 +181,7 @@ def _read(schema: Any, references: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def _required(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Properties that must be there and may not be null."""
+    """Properties that are required and not nullable."""
     names, properties = schema.get("required"), schema.get("properties")
     if not isinstance(names, list) or not isinstance(properties, dict):
         return ()
@@ -195,7 +195,7 @@ def _told(registered: Registered) -> RegisteredSchema:
 
 
 class _Reader:
-    """A JSON Schema on its way into a structure; what it cannot say for sure is kept as JSON text."""
+    """Converts a JSON Schema to a structure; what is not certain becomes JSON text."""
 
     def __init__(self, schema: Mapping[str, Any], references: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -203,7 +203,7 @@ class _Reader:
         self._left = _NODES
 
     def structure(self, node: Any, path: tuple[str, ...] = ()) -> Structure:
-        """What a node tells of its values; `way` are the references that led here: one met again has no end."""
+        """The structure of a node; `path` has the references that led to it, to end at a recursive one."""
         self._left -= 1
         if not isinstance(node, dict) or self._left < 0:
             return JSON
@@ -230,7 +230,7 @@ class _Reader:
         return struct({str(name): self.structure(item, path) for name, item in properties.items()})
 
     def _choice(self, node: Mapping[str, Any], path: tuple[str, ...]) -> Structure:
-        """`null` or one other is that other; any other choice is text."""
+        """A choice of null and one other type is the other type; any other choice is JSON text."""
         for key in ("oneOf", "anyOf"):
             if isinstance(options := node.get(key), list):
                 real = [each for each in options if _types(each) != {"null"}]

@@ -1,6 +1,6 @@
-"""Leaves read from their own text, by the column: what JSON writes and the column takes, or doubt.
+"""Read scalars from their JSON text, column by column.
 
-Every function answers the column and the mask of the values it vouches for (None: all of them).
+Every function returns the column and the mask of the values that are certain (None: all of them).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from headrace.decode.scalars import json_types, proven
 Vouched = tuple[pa.Array, Mask | None]
 
 _NUMBER = r"^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$"
-_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # as many always fit an integer of so many bits
+_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit an integer of so many bits
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
 _ZERO, _MINUS, _POINT = (np.uint8(each) for each in b"0-.")
 
 
 def quoted_texts(node: PayloadNode) -> bool:
-    """Whether a leaf's JSON is a text."""
+    """Whether the JSON of a leaf is a string."""
     return json_types(node) == ("VARCHAR",)
 
 
 def leaf(node: PayloadNode, texts: pa.StringArray) -> Vouched:
-    """A leaf's column out of its JSON texts (without their quotes); NULL stays NULL."""
+    """A leaf's column from its JSON texts (without quotes); NULL stays NULL."""
     column, good = _read(node, texts)
     values = proven(node, column)
     if values.null_count != column.null_count:
@@ -43,14 +43,14 @@ def _read(node: PayloadNode, texts: pa.StringArray) -> Vouched:
     if pa.types.is_boolean(node.type):
         return _booleans(texts)
     if pa.types.is_decimal(node.type):
-        return texts, None  # whatever is no number of JSON is no decimal either
+        return texts, None  # a text that is not a JSON number is not a decimal either
     if pa.types.is_floating(node.type):
         return _doubles(texts)
     return _integers(texts, node.type if pa.types.is_integer(node.type) else pa.int64())
 
 
 def _plain(texts: pa.StringArray) -> Mask | None:
-    """Texts that stand for themselves between quotes: nothing escaped, nothing that ought to be."""
+    """Strings without escapes and without characters that need one."""
     content = TextBytes(texts)
     odd = content.content < _SPACE
     odd |= content.content == _QUOTE
@@ -75,7 +75,7 @@ def _doubles(texts: pa.StringArray) -> Vouched:
 
 
 def _numbers(texts: pa.StringArray) -> Mask | None:
-    """Which of the numbers that Arrow takes JSON takes too: no plus in front, no 01, no .5 and no 5., no words."""
+    """Which numbers that Arrow accepts are JSON: no leading plus, no 01, no .5, no 5., no words."""
     content = TextBytes(texts)
     first, second, last = content.byte(0), content.byte(1), content.byte(-1)
     if (minus := first == _MINUS).any():
@@ -89,7 +89,7 @@ def _numbers(texts: pa.StringArray) -> Mask | None:
 
 
 def _digit(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
-    digit: Mask = (bytes_ - _ZERO) <= 9  # unsigned: what is below the zero is far above the nine
+    digit: Mask = (bytes_ - _ZERO) <= 9  # unsigned: a byte below `0` wraps to a large number
     return digit
 
 
@@ -99,7 +99,7 @@ def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
     except pa.ArrowInvalid:
         texts, good = _only(texts, rf"^-?(?:0|[1-9]\d{{0,{_DIGITS[kind.bit_width] - 1}}})$")
         return texts.cast(kind), good
-    # Arrow also takes 007 and 0x7.
+    # Arrow also accepts 007 and 0x7.
     content = TextBytes(texts)
     first, size = content.byte(0), content.sizes
     led = (first == _ZERO) & (size > 1)
@@ -109,7 +109,7 @@ def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
 
 
 def _only(texts: pa.StringArray, pattern: str) -> Vouched:
-    """The texts that match; NULL for the others, which are doubted."""
+    """The texts that match; NULL for the others, which are not certain."""
     fits = pc.match_substring_regex(texts, pattern)
     if pc.all(fits).as_py():
         return texts, None

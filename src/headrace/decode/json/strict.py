@@ -1,4 +1,4 @@
-"""Strict JSON, one value at a time: RFC 8259 to the letter, no key twice, within limits, numbers as written."""
+"""Strict JSON, one value at a time: RFC 8259, no duplicate keys, within limits, numbers as written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headrace.reasons import Reason
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BOM = "\ufeff"
-_DIGITS = 4_000  # beyond this an integer's value no longer matters, only that it fits nowhere
+_DIGITS = 4_000  # digits beyond which an integer fits no type
 _BEYOND: int = 10**_DIGITS
 
 
 class Real(float):
-    """A number with a fraction or an exponent, and the text it was written as."""
+    """A number with a fraction or an exponent, and its text."""
 
     __slots__ = ("text",)
     text: str
@@ -40,7 +40,7 @@ class Span(str):
 
 
 def integer(text: str) -> int:
-    """A whole number; of one with thousands of digits only that it fits nowhere."""
+    """A whole number; one with thousands of digits is replaced by a number that fits no type."""
     if len(text) < _DIGITS:
         return int(text)
     return -_BEYOND if text[0] == "-" else _BEYOND
@@ -51,7 +51,7 @@ def _no_constant(name: str) -> Any:
 
 
 class Parser:
-    """Strict JSON: nothing beyond RFC 8259, no key twice, within the limits."""
+    """Strict JSON parser: RFC 8259, no duplicate keys, within the limits."""
 
     def __init__(self, limits: DecodeLimits) -> None:
         self._limits = limits
@@ -70,7 +70,7 @@ class Parser:
             raise UnfitValue(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
 
     def parse(self, text: str) -> dict[str, Any]:
-        """The object a text holds; Unfit says why there is none."""
+        """The object of a text; raises UnfitValue with the reason."""
         self._twice, self._widest = None, 0
         self._refuse_depth(text)
         value = self._whole(text)
@@ -85,11 +85,11 @@ class Parser:
         return value
 
     def value(self, text: str) -> Any:
-        """Any value a text holds; Unfit when it is not JSON."""
+        """Any JSON value of a text; raises UnfitValue."""
         return self._whole(text)
 
     def scan(self, text: str, at: int) -> tuple[Any, int]:
-        """The value that begins at a position, and the position after it."""
+        """The value at a position, and the position after it."""
         result: tuple[Any, int] = self._decoder.raw_decode(text, at)
         return result
 
@@ -121,7 +121,7 @@ class Parser:
 
 
 def space(text: str, at: int) -> int:
-    """The first position from `at` on that is not white space."""
+    """The first position from `at` that is not white space."""
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
@@ -133,14 +133,14 @@ def _refuse_lone_surrogates(value: Any) -> None:
 
 
 class Cutter:
-    """Reads a valid value again and keeps the original text where a column wants it."""
+    """Reads a valid value again and returns the original text where a column stores text."""
 
     def __init__(self, parser: Parser, root: PayloadNode) -> None:
         self._parser = parser
         self._root = root
 
     def cut(self, text: str) -> Any:
-        """The value, with a Span in every place that is kept as text."""
+        """The value, with a Span wherever a column stores text."""
         return self._spans(self._root, text, space(text, 0))[0]
 
     def _spans(self, node: PayloadNode | None, text: str, at: int) -> tuple[Any, int]:
@@ -176,7 +176,7 @@ class Cutter:
 
 
 def holds_text(node: PayloadNode) -> bool:
-    """Whether a column at or below the node keeps original text."""
+    """Whether a column at or below the node stores original text."""
     return node.kind == "json" or any(child.kind == "json" for _, child in walk_nodes(node))
 
 

@@ -1,4 +1,8 @@
-"""The pattern of one JSON text: the bytes between its values, and what the values are to a layout."""
+"""Templates: the pattern of one JSON text, i.e. the bytes between its values, and the column of each value.
+
+`{"id":1,"name":"ab"}` has the pattern `{"id":` · `,"name":` · `}` with the values `1` and `"ab"`. A text with the same
+bytes between its values has the same keys, and needs no parser.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _QUOTE, _OPEN, _CLOSE = b'"[]'
 
 @dataclass(frozen=True, slots=True)
 class TemplateValue:
-    """A place where texts differ: a leaf, or a list of them."""
+    """A place where texts differ: a leaf, or a list of leaves."""
 
     path: Path
     node: PayloadNode
@@ -39,12 +43,12 @@ class TemplateValue:
 
     @property
     def leaf(self) -> PayloadNode:
-        """What it holds one or many of."""
+        """The leaf, or the element of the list."""
         return self.node.children["*"] if self.node.kind == "list" else self.node
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The bytes it begins and ends with unless it is null; 0 where it has none of its own."""
+        """First and last byte unless the value is null; 0 if the type has none of its own."""
         if self.node.kind == "list":
             return _OPEN, _CLOSE
         return (_QUOTE, _QUOTE) if quoted_texts(self.node) else (0, 0)
@@ -52,10 +56,10 @@ class TemplateValue:
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """What is kept as its own text instead of being refused."""
+    """Which values are rescued as text instead of being rejected."""
 
     fields: bool = False  # new fields
-    columns: frozenset[Path] = frozenset()  # values of another type, where NULL may stand for them
+    columns: frozenset[Path] = frozenset()  # values of another type in nullable columns
 
 
 NOTHING = KeptText()
@@ -63,49 +67,49 @@ NOTHING = KeptText()
 
 @dataclass(frozen=True)
 class Template:
-    """A text whose values may be others."""
+    """The pattern of a text."""
 
     text: bytes
     values: tuple[TemplateValue, ...]
     objects: frozenset[Path]
     keys: int
     strangers: tuple[str, ...]  # new fields that are ignored, dotted
-    misfits: tuple[int, ...] = ()  # values that stand where a column wants another type
-    news: tuple[int, ...] = ()  # values of new fields that are kept
+    misfits: tuple[int, ...] = ()  # values of another type than their column
+    news: tuple[int, ...] = ()  # values of new fields that are rescued
 
     @cached_property
     def between(self) -> tuple[bytes, ...]:
-        """What stands before, between and after the values."""
+        """Text before, between and after the values."""
         starts = [*(value.start for value in self.values), len(self.text)]
         ends = [0, *(value.end for value in self.values)]
         return tuple(self.text[end:start] for end, start in zip(ends, starts, strict=True))
 
     @cached_property
     def comma(self) -> str:
-        """What its writer puts between the elements of a list."""
+        """Separator between list elements, as the producer writes it."""
         spaced = b'": ' in self.between[0] and not any(part.startswith(b',"') for part in self.between)
         return ", " if spaced else ","
 
     @cached_property
     def sizes(self) -> Offsets:
-        """How many bytes stand before, between and after the values."""
+        """Number of bytes before, between and after the values."""
         return np.array([len(part) for part in self.between], np.int32)
 
     @cached_property
     def gaps(self) -> Offsets:
-        """From the quote that ends a value's key to the value."""
+        """Bytes from the quote that ends a value's key to the value."""
         return np.array([value.start - self.text.rindex(b'":', 0, value.start) for value in self.values], np.int32)
 
     @cached_property
     def ends(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes that values begin and end with, 0 where they have none of their own."""
+        """First and last bytes of values, 0 if the type has none of its own."""
         return np.array([value.ends for value in self.values], np.uint8).T
 
 
 def trace_template(
     layout: PayloadSchema, text: bytes, limits: DecodeLimits, ignore: bool, keep: KeptText = NOTHING
 ) -> Template | None:
-    """The pattern of a text; None when it holds keys or values that no pattern can, or lacks what it must have."""
+    """The template of a text; None if its keys or values do not fit a template, or a required value is missing."""
     tracer = _Tracer(text, limits, ignore or keep.fields, keep)
     try:
         tracer.trace(layout.root)
@@ -120,12 +124,12 @@ def trace_template(
 
 
 class _Untraceable(Exception):
-    """The text has something that no pattern can hold."""
+    """The text does not fit a template."""
 
 
 @dataclass
 class _Tracer:
-    """Walks one text by the letter; all that is not a value becomes part of the pattern, so it must be right."""
+    """Reads one text strictly; everything except values becomes part of the pattern, so it must be valid JSON."""
 
     text: bytes
     limits: DecodeLimits
@@ -163,7 +167,7 @@ class _Tracer:
         return self.text[self.at - 1 : self.at]
 
     def _object(self, node: PayloadNode | None, path: Path) -> None:
-        """An object with columns of its own, or (without a node) one that nobody reads."""
+        """Read an object with columns, or (without a node) one that no column reads."""
         if self._next() != b"{" or len(path) + 2 >= self.limits.depth:
             raise _Untraceable
         if node is not None:
@@ -181,7 +185,7 @@ class _Tracer:
             raise _Untraceable
 
     def _member(self, node: PayloadNode | None, key: str, path: Path, seen: set[str]) -> None:
-        # Where keys become columns, those that differ only in case are one.
+        # Keys that become columns must not differ only in case.
         same = key if node is None else key.lower()
         if same in seen:
             raise _Untraceable
@@ -222,13 +226,13 @@ class _Tracer:
         self.values.append(TemplateValue(path, node, key, start, self.at))
 
     def _null(self, node: PayloadNode) -> None:
-        """A null where a pattern holds no other value: part of it, if that means the same as no value at all."""
+        """Read a null: part of the pattern if it means the same as no value."""
         optional = node.nullable and node.default is None and not pa.types.is_null(node.type)
         if not optional or node.kind == "json" or self._take(_WORD)[0] != b"null":
             raise _Untraceable
 
     def _unread(self, path: Path) -> None:
-        """A value that nobody reads: it must be JSON, of the kind that it is here."""
+        """Read a value that no column reads: it must be JSON of the same type."""
         if self._here() == b"{":
             self._object(None, path)
         else:
@@ -246,7 +250,7 @@ class _Tracer:
 
 
 def template_text(path: Path) -> str:
-    """A path with dots; a key that could be misread stands in quotes."""
+    """A dotted path; keys that could be misread are quoted."""
     return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
 
 
@@ -257,7 +261,7 @@ def _unread_leaf(first: bytes) -> PayloadNode:
 
 
 def _misfits(node: PayloadNode, first: bytes) -> bool:
-    """Whether a value that begins so is surely of another type than its column's."""
+    """Whether a value with this first byte certainly has another type than its column."""
     number = pa.types.is_integer(node.type) or pa.types.is_floating(node.type)
     if first == b'"':
         return bool(number or pa.types.is_boolean(node.type))
@@ -268,7 +272,7 @@ def _misfits(node: PayloadNode, first: bytes) -> bool:
 
 
 def _lacks(layout: PayloadSchema, there: frozenset[Path]) -> Iterator[bool]:
-    """Whether something that must be there is not, or would have to be made up."""
+    """Whether a required value is missing, or a default would be needed."""
     for column in layout.columns:
         if column.path in there:
             yield from _lacks_below(column.node, column.path, there)

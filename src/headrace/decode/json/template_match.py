@@ -1,9 +1,9 @@
-"""The quickest way: texts that a producer wrote to one pattern are read with that pattern, without a parser.
+"""The fastest path: texts that match a template are read without a parser.
 
-A stencil is traced from one text: the bytes between its values. Another text fits when it is those very bytes around
-values that are, by their own bytes, what JSON writes and the columns take. Then nothing about it is left open: it is
-the pattern, its keys are the pattern's, and its values were read from where they stand. What fits no stencil is none
-the worse for it, and goes the next way.
+A text matches if it has the same bytes around its values as the template, and the values are, by their own bytes, valid
+JSON of their columns' types. The end quotes of all keys are found at once; with the template of `{"id":1,"name":"ab"}`,
+the first value starts one byte after the quote that ends `"id"`, and ends where `,"name":` starts. Texts that match no
+template take the next path.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from headrace.decode.json.template import (
 )
 from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
 
-_KEPT = 8  # stencils of one decoder
+_KEPT = 8  # templates of one decoder
 _SAMPLES = 2  # texts traced in one batch
-_SHARE = 16  # one text in so many must fit none before another is traced
-_VAIN = 2  # times that a text may be laid under a stencil in vain, on average
-_PAUSE = 63  # batches at most, after one in which nothing fitted
+_SHARE = 16  # one text in so many must match none before another is traced
+_VAIN = 2  # failed matches per text, on average
+_PAUSE = 63  # maximum number of batches passed over after one without matches
 _QUOTE, _NULL = b'"n'
 
 
 @dataclass(frozen=True)
 class TemplateMatch:
-    """The texts that fit, by position, and their columns."""
+    """The texts that match, by position, and their columns."""
 
     index: Numbers
     columns: list[pa.Array]
-    strangers: tuple[str, ...]  # new fields that each of them has, and nobody reads
-    kept: pa.StringArray | None = None  # what of each did not fit its column, or had none
+    strangers: tuple[str, ...]  # ignored new fields that each text has
+    kept: pa.StringArray | None = None  # rescued values of each text
 
 
 @dataclass(frozen=True, eq=False)
 class TemplateMatcher:
-    """A pattern laid over many texts, for one layout."""
+    """Matches many texts with one template, for one layout."""
 
     layout: PayloadSchema
     pattern: Template
 
     def fit(self, texts: _Texts, index: Numbers) -> TemplateMatch | None:
-        """The texts among these that it fits."""
+        """The texts that match."""
         spans, index = self._spans(texts, index)
         if not len(index):
             return None
@@ -78,7 +78,7 @@ class TemplateMatcher:
         return TemplateMatch(index[good], rows, self.pattern.strangers, kept)
 
     def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
-        """The texts of what is kept, each behind its path; a null fits every column, so nothing is kept of that."""
+        """The texts of rescued values, each after its path; a null fits every column and is not rescued."""
         values = self.pattern.values
         order = {column.path: nth for nth, column in enumerate(self.layout.columns)}
         misfits = sorted(self.pattern.misfits, key=lambda nth: order[values[nth].path])
@@ -90,7 +90,7 @@ class TemplateMatcher:
         return pc.binary_join_element_wise(*parts, "}", "") if parts else None
 
     def _spans(self, texts: _Texts, index: Numbers) -> tuple[_Spans, Numbers]:
-        """Where the values of each text stand, and the texts that are the pattern all around them."""
+        """The values of each text, and which texts match the pattern around them."""
         keys = texts.keys_of(index, self.pattern.keys)[:, [value.key for value in self.pattern.values]]
         starts, begin, end = keys + self.pattern.gaps, texts.bytes.starts[:-1][index], texts.bytes.starts[1:][index]
         ends = np.empty_like(starts)
@@ -109,7 +109,7 @@ class TemplateMatcher:
         return spans, index
 
     def _within(self, spans: _Spans, good: Mask) -> tuple[_Spans, Mask | None]:
-        """The values without their quotes and brackets, and where they are null."""
+        """The values without quotes and brackets, and which of them are null."""
         opens, closes = self.pattern.ends
         first, last = spans.content.take(spans.starts), spans.content.take(spans.ends - 1)
         inset = (opens > 0).astype(np.int32)
@@ -126,7 +126,7 @@ class TemplateMatcher:
         return replace(spans, starts=starts, ends=np.where(nulls, starts, ends)), nulls
 
     def _read(self, nth: int, spans: _Spans, nulls: Mask | None, good: Mask) -> pa.Array:
-        """A value's column; what it cannot vouch for is taken out of the good."""
+        """A value's column; texts with an uncertain value do not match."""
         value, texts = self.pattern.values[nth], spans.texts(nth)
         if nulls is not None and nulls[:, nth].any():
             texts = pc.if_else(pa.array(nulls[:, nth]), pa.scalar(None, pa.string()), texts)
@@ -140,7 +140,7 @@ class TemplateMatcher:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Where the values of some texts stand in the bytes of all."""
+    """Start and end of the values of some texts."""
 
     content: np.ndarray
     begin: Offsets
@@ -152,7 +152,7 @@ class _Spans:
         return _Spans(self.content, self.begin[mask], self.starts[mask], self.ends[mask], self.end[mask])
 
     def is_null(self, nth: int) -> Mask:
-        """Where a value is the word null."""
+        """Which values are the word null."""
         return bools(pc.equal(self.texts(nth), "null"))
 
     def texts(self, nth: int) -> pa.StringArray:
@@ -160,7 +160,7 @@ class _Spans:
         return cut(self.content, self.starts[:, nth], self.ends[:, nth], pa.string())
 
     def between(self) -> np.ndarray:
-        """The bytes around the values, one row a text; they are as many in each."""
+        """The bytes around the values, one row per text."""
         starts, ends = np.column_stack([self.begin, self.ends]), np.column_stack([self.starts, self.end])
         return TextBytes(cut(self.content, starts.ravel(), ends.ravel(), pa.string())).content.reshape(
             len(self.begin), -1
@@ -168,7 +168,7 @@ class _Spans:
 
 
 def _list(value: TemplateValue, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
-    """A column of lists out of what stands between their brackets."""
+    """A column of lists from the text between their brackets."""
     text = TextBytes(texts)
     quotes = quoted_texts(value.leaf)
     if quotes:
@@ -218,11 +218,11 @@ def _built(
     return pa.StructArray.from_arrays(parts, fields=list(node.type))
 
 
-# ---- many texts, several stencils ----
+# ---- several templates ----
 
 
 class _Texts:
-    """A column of texts and where their keys end."""
+    """A column of texts, and where their keys end."""
 
     def __init__(self, texts: pa.StringArray) -> None:
         self.bytes = TextBytes(texts)
@@ -231,7 +231,7 @@ class _Texts:
         self.counts = np.diff(self._first)
 
     def keys_of(self, index: Numbers, count: int) -> np.ndarray:
-        """The ends of the keys of these texts, which have so many each."""
+        """The ends of the keys of these texts, which all have the same number of keys."""
         if len(index) * count == len(self._keys):
             return self._keys.reshape(-1, count)
         keys: np.ndarray = self._keys[self._first[index][:, None] + np.arange(count)]
@@ -243,7 +243,7 @@ class _Texts:
 
 
 class TemplateMatchers:
-    """The stencils that a decoder's texts have shown, the most useful one first."""
+    """The templates of a decoder, the most useful one first."""
 
     def __init__(self, layout: PayloadSchema, limits: DecodeLimits, ignore: bool, keep: KeptText = NOTHING) -> None:
         self._layout = layout
@@ -254,7 +254,7 @@ class TemplateMatchers:
         self._pause = self._idle = 0
 
     def fit(self, texts: pa.StringArray) -> list[TemplateMatch]:
-        """What fits a stencil, known or traced here; where nothing does, fewer and fewer batches are looked at."""
+        """Texts that match an existing or a new template; without matches, more and more batches are passed over."""
         if self._idle:
             self._idle -= 1
             return []
@@ -278,7 +278,7 @@ class TemplateMatchers:
         return list(matches.values())
 
     def _traced(self, index: _Texts, rest: Mask) -> Iterator[TemplateMatcher]:
-        """New stencils, each from the first text that fits none before it, while there are many such."""
+        """Trace new templates, each from the first text that matches none, while many texts match none."""
         for _ in range(_SAMPLES):
             remain = np.flatnonzero(rest)
             if not len(remain) or len(remain) * _SHARE < len(rest):

@@ -1,7 +1,7 @@
-"""MessagePack behind the id of its schema: four bytes, big-endian, then one map, or an array in the schema's order.
+"""MessagePack with a schema id: four bytes, big-endian, then a map, or an array in the order of the schema's fields.
 
-Most values are read by the column (`msgpack_wire.py`). What is odd in any way is unpacked by the `msgpack` package and
-explained: others are no faster and take what follows a value, or a key that is there twice, for good.
+Most values are read column by column (`columns.py`). Any other value is unpacked by the `msgpack` package, which
+reports the reason if it is invalid; other packages are not faster and accept duplicate keys or trailing bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Groups = list[tuple[MsgpackSchema, pa.BinaryArray, Numbers]]
 
 
 class _Wrong(Exception):
-    """A value is refused."""
+    """A value is rejected."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -45,14 +45,14 @@ class _Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _UnknownFields:
-    """Fields that the schema does not have: how many records have one, or what is rescued of each record."""
+    """Fields that the schema does not have: the number of records with each, or the rescued values of each record."""
 
     counts: Counter[str] = field(default_factory=Counter)  # by dotted name
     texts: dict[int, dict[Path, str]] = field(default_factory=dict)  # by position in the input: JSON texts
 
 
 class MsgpackDecoder:
-    """MessagePack values into the rows of one payload schema."""
+    """Decodes MessagePack values to the rows of one payload schema."""
 
     def __init__(self, schemas: Schemas, payload: pa.Schema, new_field: NewField, limits: DecodeLimits) -> None:
         self._schemas = schemas
@@ -61,7 +61,7 @@ class MsgpackDecoder:
         self._limits = limits
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Typed rows and rejects of a column of values."""
+        """Decode a column of values to typed rows and rejects."""
         groups, rejects = self._groups(values)
         if not groups:
             none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
@@ -70,7 +70,7 @@ class MsgpackDecoder:
         return parts[0] if len(parts) == 1 else join_rejects(parts, self._layout.schema)
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The name of each value's schema, NULL where there is none; such values are rejects."""
+        """The name of each value's schema; values without one are NULL and rejected."""
         groups, rejects = self._groups(values)
         names = np.full(len(values), None, object)
         for schema, _, at in groups:
@@ -78,7 +78,7 @@ class MsgpackDecoder:
         return pa.array(names, pa.string()), rejects.in_order()
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
-        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
         steps = path_steps(path)
         groups, rejects = self._groups(values)
         texts = np.full(len(values), None, object)
@@ -89,7 +89,7 @@ class MsgpackDecoder:
         return pa.array(texts, pa.string()), rejects.in_order()
 
     def _groups(self, values: pa.BinaryArray) -> tuple[Groups, Rejects]:
-        """The values by schema; those without one are rejects."""
+        """Group the values by schema; values without one are rejected."""
         kept, at, rejects = sized(values, self._limits)
         seen = TextBytes(kept)
         long = np.diff(seen.starts) > BARE
@@ -118,7 +118,7 @@ class MsgpackDecoder:
     def _natural(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
     ) -> tuple[pa.Table, Numbers, _UnknownFields]:
-        """All good values as a table in the types of the schema, their positions, and fields no schema names."""
+        """All valid values in the types of the schema, their positions, and their unknown fields."""
         fast, good, counts = self._together(schema, values, strict)
         if good.all():
             return fast, at, _UnknownFields(counts)
@@ -132,7 +132,7 @@ class MsgpackDecoder:
     def _together(
         self, schema: MsgpackSchema, values: pa.BinaryArray, strict: bool
     ) -> tuple[pa.Table, Mask, Counter[str]]:
-        """The values that can be read by the column, and which they are."""
+        """Read values column by column; the mask has the values that could be read."""
         names = [name for name, _ in schema.fields]
         if len(values) < msgpack_wire.FEW or _levels(pa.struct(list(schema.fields))) > self._limits.depth:
             none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
@@ -150,7 +150,7 @@ class MsgpackDecoder:
     def _one_by_one(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
     ) -> tuple[pa.Table, Numbers, _UnknownFields]:
-        """The same, each value by itself: what it is, or why it is none."""
+        """Read values one by one, with a reason for each invalid value."""
         errors: dict[int, tuple[Reason, str]] = {}
         unknown = _UnknownFields()
         unpack = _Unpack(schema, self._limits)
@@ -184,7 +184,7 @@ class MsgpackDecoder:
         return (natural if good.all() else natural.filter(pa.array(good))), at[owners[good]], unknown
 
     def _apply_contract(self, extra: list[_UnknownField]) -> tuple[list[str], dict[Path, str]]:
-        """The names of ignored fields, and the texts of those that are rescued."""
+        """Names of ignored fields, and texts of rescued fields."""
         names: list[str] = []
         texts: dict[Path, str] = {}
         for each in extra:
@@ -201,14 +201,14 @@ class MsgpackDecoder:
         return names, texts
 
     def _is_element(self, path: Path) -> bool:
-        """Whether a field is inside the exploded list; what is rescued there belongs to one element."""
+        """Whether a field is inside the exploded list, where rescued values belong to one element."""
         elements = self._layout.elements
         return elements is not None and path[: len(elements.column.path)] == elements.column.path
 
 
 @dataclass(frozen=True, slots=True)
 class _UnknownField:
-    """A field that the schema does not have, and the value that is rescued."""
+    """A field that the schema does not have, and the value to rescue."""
 
     name: str  # dotted
     path: Path
@@ -216,7 +216,7 @@ class _UnknownField:
 
 
 class _Unpack:
-    """One value at a time into the cells of a schema."""
+    """Unpacks one value at a time to the cells of a schema."""
 
     def __init__(self, schema: MsgpackSchema, limits: DecodeLimits) -> None:
         self._names = [name for name, _ in schema.fields]
@@ -224,7 +224,7 @@ class _Unpack:
         self._limits = limits
 
     def cells(self, raw: bytes, deep: bool) -> tuple[list[Any], list[_UnknownField]]:
-        """The fields in their order, and those the schema does not have."""
+        """The fields in the order of the schema, and fields that the schema does not have."""
         value = self._unpacked(raw)
         if deep and _depth(value) > self._limits.depth:
             raise _Wrong(Reason.TOO_DEEP, f"values are nested deeper than {self._limits.depth} levels")
@@ -272,7 +272,7 @@ def _name(key: Any) -> str:
 def _unknown_fields(value: Any, kind: pa.DataType, path: Path, where: str) -> Iterator[_UnknownField]:
     """Fields of maps that their struct type does not have, at every depth.
 
-    Of one inside an array or a map the path and the value are those of the array or map:
+    A field inside an array or a map has the path and the value of the array or map:
     {"items": [{"sku": 1, "x": 2}]} has the unknown field `items.x` with the path `items`.
     """
     if pa.types.is_struct(kind) and type(value) is dict:
@@ -298,13 +298,13 @@ def _rescued_text(unknown: _UnknownField) -> str:
 
 
 def _levels(kind: pa.DataType) -> int:
-    """How deeply the values of a type are nested."""
+    """Nesting depth of a type."""
     below = [kind.item_type] if pa.types.is_map(kind) else [kind.field(at).type for at in range(kind.num_fields)]
     return 1 + max(map(_levels, below), default=-1) if pa.types.is_nested(kind) else 0
 
 
 def _openers(values: pa.BinaryArray) -> Numbers:
-    """Per value, the bytes that may open a level: no value is deeper than that."""
+    """Per value, the number of bytes that can open a level: at least its depth."""
     seen = TextBytes(values)
     content = seen.content
     opens = ((content >= 0x80) & (content <= 0x9F)) | ((content >= 0xDC) & (content <= 0xDF))
@@ -313,7 +313,7 @@ def _openers(values: pa.BinaryArray) -> Numbers:
 
 
 def _depth(value: Any) -> int:
-    """How deeply arrays and maps are nested."""
+    """Nesting depth of arrays and maps."""
     level, deepest = [value], 0
     while level := [each for each in level if type(each) in (dict, list)]:
         deepest += 1

@@ -1,4 +1,4 @@
-"""Schemas of MessagePack values by id: in a file, in a folder, or behind an address."""
+"""Schemas of MessagePack values by id: from a file, a folder or a URL."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _IDS = 1 << 32
 
 
 class BadSchemas(Exception):
-    """A file or an answer holds no schema; the text says why."""
+    """A file or a response is not a schema; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class MsgpackSchema:
-    """The name of a record's type, and its fields in their order."""
+    """The name of a record's type, and its fields in order."""
 
     name: str
     fields: tuple[tuple[str, pa.DataType], ...]
 
 
 class Schemas(Protocol):
-    """Where schemas come from."""
+    """Source of schemas."""
 
     def schema(self, id: int) -> MsgpackSchema:
-        """The schema of an id; UnknownSchema where there is none."""
+        """The schema of an id; raises UnknownSchema."""
         ...
 
 
@@ -62,7 +62,7 @@ class FromFiles:
 
 
 class FromAddress(Registry):
-    """Schemas behind an address: `<url>/<id>`, with the bounds and the memory of a schema registry."""
+    """Schemas from a URL: `<url>/<id>`, with the limits and the cache of a schema registry."""
 
     def _fetched(self, id: int) -> Registered:
         response = self._ask(f"/{id}", None)
@@ -72,7 +72,7 @@ class FromAddress(Registry):
 
 
 class ByAddress:
-    """The schemas of an address, compiled."""
+    """The schemas of a URL, parsed."""
 
     def __init__(self, spec: RegistrySpec) -> None:
         self._registry = _at(spec)
@@ -95,7 +95,7 @@ def _at(spec: RegistrySpec) -> FromAddress:
 
 
 def in_path(path: str) -> Mapping[int, MsgpackSchema]:
-    """All schemas of a file or folder by their ids; BadSchemas when one of them is none."""
+    """All schemas of a file or folder by id; raises BadSchemas."""
     place = Path(path)
     try:
         files = sorted(place.glob("*.json")) if place.is_dir() else [place]
@@ -134,7 +134,7 @@ def _items(file: Path) -> Iterator[Any]:
 
 
 def form_of(item: Any) -> MsgpackSchema:
-    """A schema as written: name and fields, each with a name and a type; BadSchemas when it is none."""
+    """Parse a schema: name and fields, each with a name and a type; raises BadSchemas."""
     name, fields = (item.get("name"), item.get("fields")) if isinstance(item, dict) else (None, None)
     if not isinstance(name, str) or not name or not isinstance(fields, list) or not 0 < len(fields) <= _FIELDS:
         raise BadSchemas("a schema has a name and a list of fields")
@@ -162,7 +162,7 @@ def _field(item: Any) -> tuple[str, pa.DataType]:
 
 
 def _strange(kind: pa.DataType) -> pa.DataType | None:
-    """The first type within a type that MessagePack cannot say."""
+    """The first nested type that MessagePack does not have."""
     if pa.types.is_struct(kind):
         return next((unsupported for item in kind if (unsupported := _strange(item.type)) is not None), None)
     if pa.types.is_list(kind):

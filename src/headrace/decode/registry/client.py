@@ -1,4 +1,4 @@
-"""A schema registry's client: Confluent's REST API, every answer bounded, what was learned once kept for good."""
+"""Schema registry client: Confluent's REST API, with bounded responses; schemas are cached for good."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from headrace.spec.secrets import BadReference
 
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 _KINDS = ("AVRO", "PROTOBUF", "JSON")
-_ANSWER = 4 * 1024 * 1024  # bytes of one answer
-_TEXTS = 8 * 1024 * 1024  # characters of a schema with all it refers to
+_ANSWER = 4 * 1024 * 1024  # bytes of one response
+_TEXTS = 8 * 1024 * 1024  # characters of a schema with its references
 _REFERENCES = 256
-_DEPTH = 16  # references of references
+_DEPTH = 16  # depth of references
 _KEPT = 4_096  # schemas in memory
 _UNKNOWN_FOR = 30.0  # seconds; a producer may register its schema a moment after its record
 
@@ -41,12 +41,12 @@ V = TypeVar("V")
 
 
 class UnknownSchema(Exception):
-    """No schema that could be used has that id; the record becomes a letter with this detail."""
+    """There is no usable schema with this id; the text is the detail of the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as its registry has it, with all it refers to: those that others need come first."""
+    """A schema of a registry with its references, those that others need first."""
 
     id: int
     kind: Kind
@@ -55,7 +55,7 @@ class Registered:
 
 
 class Registry:
-    """One registry; ids never change their meaning, so an answer holds for ever."""
+    """One registry; an id never changes its schema, so responses are cached for good."""
 
     def __init__(
         self, spec: RegistrySpec, folder: Path | None = None, clock: Callable[[], float] = time.monotonic
@@ -67,7 +67,7 @@ class Registry:
         self._unknown: dict[int, tuple[float, str]] = {}
 
     def schema(self, id: int) -> Registered:
-        """The schema of an id; UnknownSchema, or RegistryUnreachable when it must be asked and does not answer."""
+        """The schema of an id; raises UnknownSchema, or RegistryUnreachable if it is neither cached nor available."""
         if (known := self._known.get(id) or self._stored(id)) is not None:
             return _keep(self._known, id, known)
         since, why = self._unknown.get(id, (0.0, ""))
@@ -82,14 +82,14 @@ class Registry:
         return _keep(self._known, id, registered)
 
     def newest(self, subject: str) -> Registered | None:
-        """The newest schema of a subject; None when there is no such subject."""
+        """The newest schema of a subject; None if there is no such subject."""
         response = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _SUBJECT_UNKNOWN)
         if response is None:
             return None
         number = response.get("id")
         return self._whole(number if isinstance(number, int) else -1, response)
 
-    # ---- answers ----
+    # ---- responses ----
 
     def _fetched(self, id: int) -> Registered:
         response = self._ask(f"/schemas/ids/{id}", (_ID_UNKNOWN,)) if id > 0 else None
@@ -106,7 +106,7 @@ class Registry:
         return Registered(id, cast(Kind, kind), self._text(response), texts)
 
     def _resolve(self, id: int, response: Mapping[str, Any], texts: dict[str, str], parents: tuple[str, ...]) -> None:
-        """Collect what a schema refers to, the innermost first."""
+        """Collect the references of a schema, innermost first."""
         for name, subject, version in _references(response):
             place = f"{subject} {version}"
             if place in parents or len(parents) >= _DEPTH:
@@ -126,10 +126,10 @@ class Registry:
             raise self._strange("an answer without a schema")
         return text
 
-    # ---- the disk ----
+    # ---- disk cache ----
 
     def _stored(self, id: int) -> Registered | None:
-        """What this machine has kept; a file that is not whole counts for nothing."""
+        """A schema from the disk cache; a damaged file is ignored."""
         try:
             content = json.loads((self._folder / f"{id}.json").read_bytes())
             return Registered(**content) if content["kind"] in _KINDS and isinstance(content["text"], str) else None
@@ -137,7 +137,7 @@ class Registry:
             return None
 
     def _store(self, registered: Registered) -> None:
-        """Keep a schema for the next start; a disk that is full or gone only costs another question."""
+        """Write a schema to the disk cache; errors are ignored, as the registry can be asked again."""
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, scratch = tempfile.mkstemp(dir=self._folder, suffix=".part")
@@ -145,10 +145,10 @@ class Registry:
                 json.dump(asdict(registered), file)
             Path(scratch).replace(self._folder / f"{registered.id}.json")
 
-    # ---- the wire ----
+    # ---- HTTP ----
 
     def _ask(self, path: str, unknown: tuple[int, ...] | None) -> dict[str, Any] | None:
-        """The answer to a GET; None when there is no such thing: by these codes, or (None) by the status alone."""
+        """The response to a GET; None if it is not found, by these error codes or (None) by the status."""
         status, body = self._get(path)
         if status == 401:
             raise AuthenticationFailed(
@@ -196,7 +196,7 @@ class Registry:
         return self._spec.timeout.total_seconds()
 
     def _connection(self) -> HTTPConnection:
-        """Straight to the registry, or by the proxy of the spec; redirects are not followed."""
+        """Connect directly or by the proxy of the spec; redirects are not followed."""
         parts = urlsplit(self._spec.url)
         proxy = urlsplit(self._spec.proxy) if self._spec.proxy else None
         host, port = parts.hostname or "", parts.port
@@ -228,17 +228,17 @@ class Registry:
 
 @lru_cache(maxsize=64)
 def registry_of(spec: RegistrySpec) -> Registry:
-    """The registry of a spec; one per process, so that all decoders share what it has learned."""
+    """The registry of a spec; one per process, so that all decoders share its cache."""
     return Registry(spec)
 
 
 def _folder(spec: RegistrySpec) -> Path:
-    """One per registry and user: what one may see is not shown to another."""
+    """Cache folder per registry and user: a user does not see the schemas of another."""
     return shared_folder("registry") / sha256(f"{spec.url} {spec.username or ''}".encode()).hexdigest()[:24]
 
 
 def _keep(kept: dict[int, V], key: int, value: V) -> V:
-    """Keep the latest, forget the oldest."""
+    """Add to a bounded cache; the oldest entry is removed."""
     kept[key] = value
     if len(kept) > _KEPT:
         kept.pop(next(iter(kept)))
@@ -256,7 +256,7 @@ def _references(response: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 @contextmanager
 def _within(connection: HTTPConnection, seconds: float) -> Iterator[Event]:
-    """Connect, and cut the line when the time is over: a drop now and then must not keep us."""
+    """Connect, and close the connection at the time limit: a slow response must not block the task."""
     ends = time.monotonic() + seconds
     connection.connect()
     line, late = connection.sock, Event()

@@ -1,4 +1,4 @@
-"""Confluent's frame around a value: a zero byte, the schema's id in four bytes (big-endian), then the payload."""
+"""Confluent's wire format: a zero byte, the schema id in four bytes (big-endian), then the payload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BARE = 4  # bytes of an id without a frame
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Values out of their frames: payload, schema id and position of each, columns of equal length."""
+    """Values without their frames: payload, schema id and position of each, columns of equal length."""
 
     payloads: pa.BinaryArray
     ids: Numbers
@@ -26,13 +26,13 @@ class Framed:
 
 
 def unframed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
-    """The values whose frame is whole, out of it; `at` are their positions, the others are rejects."""
+    """Remove the frames; `at` has the positions of the values; values without a valid frame are rejected."""
     kept = framed(values, at, rejects)
     return Framed(_beheaded(TextBytes(kept.payloads)), kept.ids, kept.at)
 
 
 def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
-    """The values whose frame is whole, still in it: for who can read from the sixth byte on, which saves a copy."""
+    """The values with a valid frame, still in it: a reader that starts at the sixth byte saves a copy."""
     seen = TextBytes(values)
     long, marked = _framed(seen)
     for row in np.flatnonzero(~long).tolist():
@@ -49,7 +49,7 @@ def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
 
 
 def schema_ids(values: pa.BinaryArray, framing: Framing) -> pa.Int64Array:
-    """The schema id in front of each value, NULL where there is none; for those who look for it."""
+    """The schema id of each value, NULL if it has none."""
     if framing == "none":
         return pa.nulls(len(values), pa.int64())
     seen = TextBytes(values.fill_null(b""))
@@ -60,21 +60,21 @@ def schema_ids(values: pa.BinaryArray, framing: Framing) -> pa.Int64Array:
 
 
 def _in_frames(seen: TextBytes) -> tuple[Mask, Numbers]:
-    """Which values are framed, and the ids of those."""
+    """Which values have a frame, and their ids."""
     long, marked = _framed(seen)
     there = long & marked
     return there, _ids(seen, seen.starts[:-1].astype(np.int64)[there])
 
 
 def _headed(seen: TextBytes) -> tuple[Mask, Numbers]:
-    """Which values are long enough for a bare id, and the ids of those: four bytes, big-endian, without a sign."""
+    """Which values are long enough for a bare id, and their ids: four bytes, big-endian, unsigned."""
     there = np.diff(seen.starts) >= BARE
     heads = seen.content[seen.starts[:-1].astype(np.int64)[there][:, None] + np.arange(BARE)]
     return there, np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
 
 
 def _framed(seen: TextBytes) -> tuple[Mask, Mask]:
-    """Which values are long enough for a frame, and which begin as one does."""
+    """Which values are long enough for a frame, and which start like one."""
     sizes = np.diff(seen.starts)
     filled = sizes > 0
     marked = np.zeros(len(sizes), bool)

@@ -1,4 +1,4 @@
-"""Leaves of one type in another, without loss, by the rules of the exact way of JSON."""
+"""Convert scalars to another type without loss, with the rules of JSON's exact path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EPOCH = ("s", "ms", "us", "ns")
 
 
 def converted(values: pa.Array, node: PayloadNode) -> pa.Array | None:
-    """A leaf's values in its own type, NULL where one does not fit; None where no value of such a type could."""
+    """A leaf's values in its own type, NULL where one does not fit; None if no value of the type can fit."""
     have, want = values.type, node.type
     if pa.types.is_timestamp(want):
         return _moments(values, node)
@@ -86,9 +86,7 @@ def _from_decimals(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     if pa.types.is_decimal(want):
         return decimals.rescaled(values, want)
     if pa.types.is_floating(want):
-        return values.cast(pa.string()).cast(
-            want
-        )  # by way of its digits: Arrow's own way makes 0.3 to 0.30000000000000004
+        return values.cast(pa.string()).cast(want)  # through its digits: Arrow converts 0.3 to 0.30000000000000004
     if pa.types.is_integer(want) and values.type.scale <= 0:
         limit = 1 << (want.bit_width - 1)
         exact = [None if value is None or not -limit <= value < limit else int(value) for value in values.to_pylist()]
@@ -97,12 +95,12 @@ def _from_decimals(values: pa.Array, node: PayloadNode) -> pa.Array | None:
 
 
 def as_python(value: pa.Scalar) -> Any:
-    """A value as Python holds it; times as their number, because Python knows fewer of them."""
+    """A value in Python; times as numbers, because Python's range is smaller."""
     return value.value if pa.types.is_timestamp(value.type) else value.as_py()
 
 
 def why(value: Any, kind: pa.DataType, node: PayloadNode, where: str) -> tuple[Reason, str]:
-    """The words for one value that could not be converted."""
+    """The message for one value that could not be converted."""
     if isinstance(value, str):
         try:
             leaf_reader(node)(value)

@@ -1,7 +1,7 @@
-"""Values that bring their own types (Avro, Protobuf, MessagePack, plain ones) into the rows of a payload schema.
+"""Fit values of typed formats (Avro, Protobuf, MessagePack, plain) to the columns of a payload schema.
 
-A format hands over one Arrow table in its natural types; here every value is fitted to the column that wants it, or
-its record is a reject. What JSON may do, a typed value may: the rules are those of the exact way of JSON.
+A format returns one Arrow table in its natural types; each value is fitted to its column, or its record is rejected.
+The rules are those of JSON's exact path.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def fit_values(
     limits: DecodeLimits = LIMITS,
     texts: Mapping[int, Mapping[Path, str]] | None = None,
 ) -> Decoded:
-    """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before.
+    """Rows of the layout; `at` has the positions of the natural rows in the input, `rejects` earlier rejects.
 
-    The natural types declare the fields: one that has no column yet gets it with the first good record, filled or not.
-    `texts` are the JSON texts of fields that no natural type has, by position in the input: they are rescued.
+    The natural types declare the fields: a new field gets a column with the first valid record, even without a value.
+    `texts` are JSON texts of fields that no natural type has, by position in the input: they are rescued.
     """
     fit = _Fit(natural, layout)
     if texts:
@@ -92,9 +92,9 @@ def fit_values(
 
 
 def structure_of(kind: pa.DataType) -> Structure:
-    """The column a natural type asks for: integers as long and floats as double, so that a producer may widen them."""
+    """The column of a natural type: integers as long and floats as double, so that a producer may widen them."""
     if pa.types.is_struct(kind):
-        # A message without fields says something by being there.
+        # The presence of a message without fields is information.
         return struct({item.name: structure_of(item.type) for item in kind}) if kind.num_fields else JSON
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {"type": "list", "element": structure_of(kind.value_type)}
@@ -104,11 +104,11 @@ def structure_of(kind: pa.DataType) -> Structure:
 
 
 def _asked_by(natural: pa.Table, layout: PayloadSchema) -> Structure | None:
-    """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
+    """New columns of a writer's schema, whether or not values fill them; None if there are none."""
     structure = _within(structure_of(pa.struct(list(natural.schema))), layout)
     if evolve(layout.own, structure) == layout.own:
         return None
-    # Another schema of the batch may have a double where this one has longs.
+    # Another schema of the batch may have a double for this long.
     big = _within(big_longs(zip(natural.column_names, natural.columns, strict=True)), layout)
     structure = merge_inferred(structure, big) if big else structure
     lacking = {name: item for name, item in structure["fields"].items() if _adds(layout.own, name, item)}
@@ -144,7 +144,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 
 class _Fit:
-    """One natural table on its way into a layout, and the records refused so far with the first reason of each."""
+    """Fits one natural table to a layout; collects rejected records with the first reason of each."""
 
     def __init__(self, natural: pa.Table, layout: PayloadSchema) -> None:
         self.layout = layout
@@ -156,13 +156,13 @@ class _Fit:
         self.rescued_elements = pa.nulls(len(natural), pa.list_(pa.string()))
 
     def of(self, column: PayloadColumn, new_field: NewField) -> pa.Array:
-        """One column of the payload; what does not fit is rescued where that is asked for."""
+        """One column of the payload; values that do not fit are rescued if the column says so."""
         if self.layout.elements and column is self.layout.elements.column:
             return self.exploded_column(self.layout.elements, new_field)
         return self.rescued_column(column) if column.rescued else self.column(column)
 
     def column(self, column: PayloadColumn) -> pa.Array:
-        """One column of the payload, out of the place its path names."""
+        """One column of the payload, read from its path."""
         values: pa.Array | None = self.whole
         live = np.ones(len(self.rows), bool)
         for depth, key in enumerate(column.path):
@@ -175,7 +175,7 @@ class _Fit:
         return self._value(values, column.node, self.rows, live, ".".join(column.path))
 
     def rescued_column(self, column: PayloadColumn) -> pa.Array:
-        """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
+        """The same; a value that does not fit is NULL, and its text is rescued."""
         refused, errors = self.refused, self.verdicts
         self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
         values = self.column(column)
@@ -191,7 +191,7 @@ class _Fit:
         return pc.if_else(pa.array(rejected), pa.scalar(None, values.type), values)
 
     def exploded_column(self, elements_of: Elements, new_field: NewField) -> pa.Array:
-        """A list whose elements are fitted as records of their own; what is rescued of each is kept beside it."""
+        """A list whose elements are fitted as records of their own; their rescued values are stored beside it."""
         column = elements_of.column
         values = self._at(column.path)
         if values is None or not is_list(values.type):
@@ -220,14 +220,14 @@ class _Fit:
         return values
 
     def _refuse_elements(self, fit: _Fit, owner: Numbers, where: str) -> None:
-        """A record with a refused element is refused, and says which it is."""
+        """Reject records with a rejected element; the detail has the element's position."""
         first = np.searchsorted(owner, owner)
         for row, (reason, detail) in sorted(fit.verdicts.items()):
             nth = f"{where}[{row - first[row]}]"
             self.refuse(owner[row : row + 1], reason, nth + detail.removeprefix(where))
 
     def rescued(self) -> pa.Array:
-        """What is kept of every record, as one text."""
+        """The rescued values of every record, as one text each."""
         if not self.kept:
             return pa.nulls(len(self.rows), pa.string())
         paths = ((parts, outermost(list(parts))) for parts in self.kept.values())
@@ -237,7 +237,7 @@ class _Fit:
         return texts.take(pa.array(place, mask=place < 0))
 
     def _keep(self, path: Path, rows: Numbers) -> None:
-        """The text at a path, or where the way there ends."""
+        """Rescue the text at a path, or where the path ends."""
         values, depth = self.whole, 0
         while (
             depth < len(path)
@@ -251,7 +251,7 @@ class _Fit:
             self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
 
     def strangers(self, new_field: NewField) -> dict[str, int]:
-        """New fields that good records hold, and how many; the contract's answer given."""
+        """Apply the contract to new fields; returns those of valid records, with their number of records."""
         names: dict[str, int] = {}
         for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
             there = np.unique(rows[is_there(values) & ~self.refused[rows]])
@@ -260,7 +260,7 @@ class _Fit:
             known = {key.lower() for key in node.children}
             full = where + name
             if new_field == "rescue" and self.layout.elements and place == self.layout.elements.column.path:
-                continue  # each element is told by itself
+                continue  # reported element by element
             if name.lower() in known:
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
             elif node.open and self.layout.exploded:
@@ -278,14 +278,14 @@ class _Fit:
         return names
 
     def refuse_new(self, detail: str) -> None:
-        """Every record that holds a new field has too many of them."""
+        """Reject every record with a new field, as there are too many."""
         for _, _, _, values, rows, _ in self._new(self.whole, self.layout.root, self.rows, "", ()):
             self.refuse(rows[is_there(values)], Reason.TOO_WIDE, detail)
 
     def _new(
         self, values: pa.Array, node: PayloadNode, rows: Numbers, where: str, place: Path, inside: bool = False
     ) -> Iterator[tuple[str, str, PayloadNode, pa.Array, Numbers, Path]]:
-        """New fields; the place of one inside an array or a map is that of the array or map."""
+        """New fields; one inside an array or a map has the path of the array or map."""
         if node.kind == "list" and is_list(values.type):
             inner, owner = list_elements(values)
             yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
@@ -305,7 +305,7 @@ class _Fit:
     # ---- values ----
 
     def _value(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
-        """Values of a place as its node wants them; what does not fit is NULL here and refused."""
+        """Values of a node; a value that does not fit is NULL, and its record is rejected."""
         text = is_json(values.type)
         values = plain(values)
         valid = is_there(values)
@@ -377,10 +377,10 @@ class _Fit:
                 self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
         return column
 
-    # ---- refusals ----
+    # ---- rejects ----
 
     def refuse(self, rows: Any, reason: Reason, detail: str) -> None:
-        """These records have this fault, unless another was found before."""
+        """Reject records, unless they have an earlier reason."""
         for row in np.unique(rows).tolist():
             self.refused[row] = True
             self.verdicts.setdefault(row, (reason, detail))
@@ -395,14 +395,14 @@ class _Fit:
 
 
 def _alone(values: pa.Array, path: Path) -> pa.Table:
-    """Values as records with nothing else in them."""
+    """Values as records with nothing else."""
     for key in reversed(path[1:]):
         values = pa.StructArray.from_arrays([values], [key])
     return pa.table({path[0]: values})
 
 
 def _wanted(kind: pa.DataType, node: PayloadNode) -> str:
-    """What a column wants, where that is not its type alone."""
+    """The expected value of a column, if more than its type."""
     epoch = pa.types.is_integer(kind) and pa.types.is_timestamp(node.type) and node.type.tz is not None
     return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""
 
@@ -414,7 +414,7 @@ def _said(kind: pa.DataType) -> str:
 
 
 def sample(kind: pa.DataType) -> Any:
-    """A value of a natural type with nothing left out, to see what would become of such."""
+    """A value of a natural type with every field filled."""
     if pa.types.is_struct(kind):
         return {item.name: sample(item.type) for item in kind}
     if is_list(kind):

@@ -1,4 +1,4 @@
-"""Python values into Arrow columns of given types, strictly: a column at a time, one by one only where one is wrong."""
+"""Convert Python values to Arrow columns strictly: a column at a time, one by one only if a value is wrong."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _EPOCH_MICROS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 class ColumnBuilder:
-    """Builds columns, and says of which records values do not fit."""
+    """Builds columns, and reports the records whose values do not fit."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
 
     def column(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
-        """One column; a value that does not fit is NULL, and its record refused."""
+        """One column; a value that does not fit is NULL, and its record is rejected."""
         if is_json(kind):
             return pa.ExtensionArray.from_storage(kind, self._texts(values, rows, where))
         types = _python(kind)
@@ -106,7 +106,7 @@ class ColumnBuilder:
         keys = list(chain.from_iterable(value for value in values if value is not None))
         items = list(chain.from_iterable(value.values() for value in values if value is not None))
         key_column = self.column(keys, pa.string(), owners, f"{where}, a key")
-        if key_column.null_count:  # refused above; Arrow takes no NULL as a key
+        if key_column.null_count:  # rejected above; Arrow does not accept NULL as a key
             key_column = key_column.fill_null("")
         return pa.MapArray.from_arrays(
             offsets, key_column, self.column(items, kind.item_type, owners, f"{where}.*"), type=kind
@@ -130,7 +130,7 @@ def _offsets(values: Sequence[Any]) -> tuple[Numbers, pa.Int32Array]:
 
 
 def _python(kind: pa.DataType) -> tuple[type, ...]:
-    """What Python has for the values of a type."""
+    """The Python types of a type's values."""
     if pa.types.is_boolean(kind):
         return (bool,)
     if pa.types.is_integer(kind):
@@ -147,7 +147,7 @@ def _python(kind: pa.DataType) -> tuple[type, ...]:
 
 
 def python_as_json(value: Any) -> str:
-    """A Python value as JSON text, bytes in base64; TypeError, ValueError or OverflowError where JSON has none."""
+    """A Python value as JSON text, bytes in base64; raises TypeError, ValueError or OverflowError."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_spoken)
 
 

@@ -1,4 +1,4 @@
-"""Maps of typed values, wherever a record holds them: no key twice, and no more keys than the limit."""
+"""Check maps of typed values at any depth: no duplicate keys, and no more keys than the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Refuse = Callable[[Numbers, Reason, str], None]  # records, reason, detail
 
 
 def judge_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where: str = "") -> None:
-    """Refuse the records of maps that JSON's objects could not be; `rows` are the records that the values are of."""
+    """Reject records whose maps could not be JSON objects; `rows` has the record of each value."""
     kind = values.type
     if not _holds_map(kind):
         return

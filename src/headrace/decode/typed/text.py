@@ -1,4 +1,4 @@
-"""Typed values as text: JSON of whole values, and the scalars at a place."""
+"""Typed values as text: whole values as JSON, and scalars at a path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.engine import duck
 
 
 def as_json(values: pa.Array) -> pa.Array:
-    """Typed values as JSON text: bytes in base64, decimals and times as text, so that nothing is rounded."""
+    """Typed values as JSON text: bytes in base64, decimals and times as strings, so that nothing is rounded."""
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), pa.string())
     result = duck.query(
@@ -27,14 +27,14 @@ def as_json(values: pa.Array) -> pa.Array:
 
 
 def _finite(texts: pa.StringArray) -> pa.StringArray:
-    """JSON has no word for numbers that are not finite: they are written as text."""
+    """Numbers that are not finite become strings, as JSON has no literal for them."""
     read = (json.loads(text, parse_constant=str) for text in texts.to_pylist())
     return pa.array([json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in read], pa.string())
 
 
 def _speakable(values: pa.Array) -> pa.Array:
     if nested.is_json(values.type):
-        return values  # DuckDB knows it, too
+        return values  # as in DuckDB
     values = nested.plain(values)
     kind = values.type
     if pa.types.is_binary(kind):
@@ -68,7 +68,7 @@ def path_steps(path: str) -> tuple[str, ...]:
 
 
 def scalars_as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
-    """The scalars at a place as text, NULL where it is absent; None where it holds more than scalars."""
+    """The scalars at a path as text, NULL if absent; None if the values there are not scalars."""
     values: pa.Array | None = nested.as_struct(table)
     for step in steps:
         if values is None or not pa.types.is_struct(values.type):

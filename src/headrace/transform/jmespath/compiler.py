@@ -1,7 +1,10 @@
-"""JMESPath as SQL, where that is provably the same: each expression a value and the rows it is sure of.
+"""Compile JMESPath to SQL where the result is provably the same.
 
-What a vector is not sure of (a failure, a number near the limits, a value of another type than its column's) is left
-to the interpreter, record by record. So no SQL here may raise, and none may be sure of more than it proves.
+Each expression becomes a vector: SQL for the value, its type, and conditions for the value to be certain. With a column
+p1_ for `name`, the expression `name || 'none'` is `CASE WHEN coalesce(p1_ <> '', false) THEN p1_ ELSE 'none' END`,
+because the empty text is false in JMESPath. An uncertain value (an error, a number near the limits, a value of another
+type than its column) is computed by the interpreter, record by record. So the SQL must never raise, and a condition
+must never be true for a wrong value.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ from headrace.transform.jmespath.vector import (
 
 @dataclass
 class Compiler:
-    """Expressions over some columns; what they ask of the message itself is collected in `places`."""
+    """Compiles expressions over columns; paths that are read from the message itself are collected in `places`."""
 
     columns: Sequence[MessageColumnRef]
-    open: bool  # whether a place that no column knows is empty in every record
-    skipped: frozenset[str] = frozenset()  # keys that are known and read into no column
+    open: bool  # whether a path without a column is empty in every record
+    skipped: frozenset[str] = frozenset()  # keys of records that have no column
     now: str = "now"
-    places: dict[str, int] = field(default_factory=dict)  # JSON paths that are cut out of the message
+    places: dict[str, int] = field(default_factory=dict)  # JSON paths that are read from the message
     parts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # fields of columns, read by themselves
 
     def compile(self, tree: Node, kind: pa.DataType, *, free: bool) -> SqlVector:
-        """The expression, of the wanted type where only that tells; `free`: any type will do. NotInSql: ask records."""
+        """Compile an expression, to `kind` if only that determines the type; `free`: any type. Raises NotInSql."""
         path = path_of(tree)
         if path and (direct := self._direct(path)) and (free or direct.kind == kind):
             return direct
@@ -64,7 +67,7 @@ class Compiler:
         return self._as(vector, told_as(kind)) if isinstance(vector, Loose) else vector
 
     def _direct(self, path: tuple[Step, ...]) -> SqlVector | None:
-        """A column, or a part of one, as it is: to store it once more, its type need not be the message's."""
+        """A column, or a part of it, unchanged: its type may differ from the message's."""
         for column in self.columns:
             if path[: len(column.path)] == column.path:
                 vector = self._below(column.sql, column.type, path[len(column.path) :])
@@ -79,7 +82,7 @@ class Compiler:
         raise NotInSql(node["type"])
 
     def _vector(self, node: Node, kind: pa.DataType) -> SqlVector:
-        """A value that should be of one type; of another it is unsure, or nothing to compute with."""
+        """A value of one type; a value of another type is uncertain, or raises NotInSql."""
         vector = self._as(self._value(node), kind)
         if vector.kind != kind:
             raise NotInSql(f"{vector.kind} where {kind} is wanted")
@@ -92,7 +95,7 @@ class Compiler:
             raise NotInSql("no number")
         return vector
 
-    # ---- places ----
+    # ---- paths ----
 
     def _place(self, path: tuple[Step, ...]) -> SqlVector | Loose:
         if not path:
@@ -122,9 +125,9 @@ class Compiler:
         return self._plain(*vector) or self._cut(path)
 
     def _below(self, sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
-        """A place inside of a column; NULL where its type has none such, None where the message must be asked.
+        """A path inside a column; NULL if the type does not have it, None if the message must be read.
 
-        The fields of objects are columns themselves: then DuckDB need not see the whole object.
+        Fields of objects are read as columns of their own, so that DuckDB does not read the whole object.
         """
         whole, keys, nested = sql, list[str](), False
         for step in rest:
@@ -150,7 +153,7 @@ class Compiler:
         return name
 
     def _plain(self, sql: str, kind: pa.DataType) -> SqlVector | None:
-        """A column's value, if it is what the message says."""
+        """A column's value, if it equals the message's."""
         if pa.types.is_null(kind):
             return SqlVector("NULL", NULL)
         if pa.types.is_integer(kind):
@@ -162,7 +165,7 @@ class Compiler:
         return None
 
     def _as(self, vector: SqlVector | Loose, kind: pa.DataType) -> SqlVector:
-        """A place's JSON as a value of one type, unsure where it is of another."""
+        """The JSON at a path as a value of one type, uncertain if it has another type."""
         if isinstance(vector, SqlVector):
             return vector
         seen = f"json_type({vector.sql})"
@@ -196,7 +199,7 @@ class Compiler:
         raise NotInSql("a literal")
 
     def _alike(self, nodes: Iterable[Node]) -> list[SqlVector]:
-        """Values of one type; places take it from the others."""
+        """Values of one common type; values read from the message take the type of the others."""
         vectors = [self._value(node) for node in nodes]
         kinds = {vector.kind for vector in vectors if isinstance(vector, SqlVector)} - {NULL}
         if kinds == {LONG, DOUBLE}:
@@ -246,7 +249,7 @@ class Compiler:
         return SqlVector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, there(text)))
 
     def _micros(self, arguments: list[Node], factor: int) -> tuple[str, tuple[str, ...]]:
-        """An epoch as microseconds, and where it surely is one of the years 1677 to 2262."""
+        """An epoch in microseconds, certain within the years 1677 to 2262."""
         number = self._number(arguments[0])
         limit = min(EXACT, 9_223_372_036_000_000 // factor)
         whole = number.sql if number.kind == LONG else f"TRY_CAST(trunc({number.sql}) AS BIGINT)"

@@ -1,7 +1,7 @@
-"""JMESPath as kafka-delta-ingest speaks it: the `jmespath` package, brought in line with its Rust twin.
+"""JMESPath as in kafka-delta-ingest (KDI): the `jmespath` package with the semantics of the Rust crate.
 
-The two differ in small things, and what a transform answers should not: objects are sorted by key, only numbers have
-an order, numbers are doubles in functions, `to_number` reads any JSON text, types are never mixed in comparisons.
+Differences that matter: objects are sorted by key, only numbers can be ordered, numbers are doubles in functions,
+`to_number` parses any JSON text, values of different types never compare equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.errors import UsageError
 
 LONGEST = 8 * 1024  # bytes of an expression
 DEEPEST = 64
-LONGEST_RESULT = 16 * 1024 * 1024  # characters of a text that an expression makes
+LONGEST_RESULT = 16 * 1024 * 1024  # characters of a resulting text
 
 KAFKA = {
     "kafka.topic": "topic",
@@ -46,11 +46,11 @@ _NEVER_NULL = frozenset({"substr", "to_string", "join", "type", "length", "conta
 
 
 class Failed(Exception):
-    """An expression has no answer for a record; the text says why."""
+    """An expression has no result for a record; the text is the reason."""
 
 
 def check_jmespath(text: str) -> tuple[str, ...]:
-    """What is wrong with an expression, in plain words; empty when nothing is."""
+    """Errors of an expression; empty if it is valid."""
     if text in KAFKA:
         return ()
     if text.startswith("kafka.") and (near := difflib.get_close_matches(text, KAFKA, n=1, cutoff=0.75)):
@@ -64,7 +64,7 @@ def check_jmespath(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def parse_jmespath(text: str) -> Node:
-    """The tree of an expression, not to be changed; UsageError when it is none."""
+    """Parse an expression to a tree, which must not be changed; raises UsageError."""
     if len(text.encode("utf-8", "replace")) > LONGEST:
         raise UsageError(f"the expression is longer than {LONGEST} bytes")
     try:
@@ -79,7 +79,7 @@ def parse_jmespath(text: str) -> Node:
 
 
 def in_micros(text: str) -> bool:
-    """Whether an expression is a count of microseconds by itself, whatever messages hold."""
+    """Whether the result of an expression is always in microseconds."""
     if text in KAFKA:
         return text == "kafka.timestamp"
     tree = parse_jmespath(text)
@@ -87,7 +87,7 @@ def in_micros(text: str) -> bool:
 
 
 def never_null(text: str) -> bool:
-    """Whether an expression's result is a value for every record, or a failure."""
+    """Whether an expression's result is never null: a value, or an error."""
     if text in KAFKA:
         return text != "kafka.timestamp"
     tree = parse_jmespath(text)
@@ -104,13 +104,13 @@ def never_null(text: str) -> bool:
 
 
 def always_null(text: str) -> bool:
-    """Whether an expression is the bare word or literal null: how a field is said to have no value."""
+    """Whether an expression is the name or literal null."""
     tree = parse_jmespath(text) if text not in KAFKA else {"type": ""}
     return tree["type"] in ("field", "literal") and tree["value"] in ("null", None)
 
 
 def jmespath_children(node: Any) -> Iterator[Node]:
-    """The expressions right below a node."""
+    """The child expressions of a node."""
     for child in node.get("children", ()):
         if isinstance(child, dict):
             yield child
@@ -154,7 +154,7 @@ def _call_findings(name: str, count: int) -> Iterator[str]:
 
 
 class _Written(Real):
-    """A double that knows how it was written."""
+    """A double with its original text."""
 
     __slots__ = ()
 
@@ -163,9 +163,9 @@ _Written.__name__ = "float"  # by which the `jmespath` package knows a number
 
 
 def load_json(text: str, *, exact: bool = False) -> Any:
-    """A message out of its JSON text; whole numbers beyond 64 bits are doubles, as in KDI.
+    """Parse a message; whole numbers beyond 64 bits are doubles, as in KDI.
 
-    `exact` is for results in decimal columns: whole numbers are what they are, and others keep their text.
+    `exact` is for results in decimal columns: whole numbers are unchanged, and other numbers keep their text.
     """
     if exact:
         return json.loads(text, parse_float=_Written, parse_int=integer)
@@ -203,12 +203,12 @@ def _float_text(value: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; true and false are none."""
+    """Whether a value is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def same(one: Any, two: Any) -> bool:
-    """Equality as KDI has it: by type first, numbers nearly."""
+    """Equality as in KDI: types first, numbers within an epsilon."""
     if is_number(one) and is_number(two):
         return _near(float(one), float(two))
     if type(one) is not type(two):
@@ -240,7 +240,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         self._functions = JmespathFunctions(int(now.timestamp()))
 
     def answer(self, tree: Node, message: Any) -> Any:
-        """The result for one message; Failed says why there is none."""
+        """The result for one message; raises Failed with the reason."""
         try:
             return self.visit(tree, message)
         except JMESPathError as error:
@@ -251,7 +251,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
             raise Failed(_one_line(error)) from None
 
     def visit_comparator(self, node: Node, value: Any) -> bool | None:
-        """Only numbers have an order; anything else is neither less nor greater: null."""
+        """Only numbers can be ordered; other values give null."""
         left, right = (self.visit(child, value) for child in node["children"])
         if node["value"] in ("eq", "ne"):
             return same(left, right) is (node["value"] == "eq")
@@ -260,11 +260,11 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         return bool(self.COMPARATOR_FUNC[node["value"]](float(left), float(right)))
 
     def visit_not_expression(self, node: Node, value: Any) -> bool:
-        """A number is true, also 0."""
+        """Every number is true, 0 included."""
         return bool(self._is_false(self.visit(node["children"][0], value)))
 
     def visit_value_projection(self, node: Node, value: Any) -> list[Any] | None:
-        """An object's values, in the order of their keys."""
+        """An object's values, in the order of its keys."""
         base = self.visit(node["children"][0], value)
         if not isinstance(base, dict):
             return None
@@ -287,7 +287,7 @@ _NUMBER = {"types": ["number"]}
 
 
 class JmespathFunctions(Functions):  # type: ignore[misc]
-    """The functions of JMESPath with the answers of KDI, and KDI's own."""
+    """The functions of JMESPath with KDI's results, and KDI's own functions."""
 
     def __init__(self, now: int) -> None:
         super().__init__()
@@ -410,13 +410,13 @@ def _bounded(text: str) -> str:
 
 
 def is_whole(number: float) -> int:
-    """A number cut to 64 bits, through a double: what KDI's functions see of it."""
+    """A number truncated to 64 bits through a double, as KDI's functions do."""
     cut = int(float(number))
     return max(-_INT64, min(cut, _INT64 - 1))
 
 
 def iso8601(nanos: int) -> str:
-    """A moment as text, with 3, 6 or 9 digits of a second only where they say something."""
+    """A timestamp as text, with 0, 3, 6 or 9 fractional digits as needed."""
     if not -_INT64 <= nanos < _INT64:
         raise Failed("a time outside of the years 1677 to 2262")
     seconds, rest = divmod(nanos, 1_000_000_000)

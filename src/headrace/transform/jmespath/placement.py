@@ -1,4 +1,4 @@
-"""Results of JMESPath in their places: a column, or a field deep inside of one."""
+"""Put results of JMESPath in a column or in a nested field of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlacedResult:
 def place_results(
     have: PlacedResult, path: Sequence[str], result: PlacedResult, on_null: str, target: str
 ) -> PlacedResult:
-    """A value with the result put in at a path; parents that are not there are made, where there is a result."""
+    """A value with the result at a path; missing parents are created if there is a result."""
     if not path:
         return _settled(have, result, on_null, target)
     if not (pa.types.is_struct(have.type) or pa.types.is_null(have.type)):

@@ -1,4 +1,4 @@
-"""JMESPath over rows: each expression once over all of them, and once more over the records SQL was not sure of."""
+"""Run JMESPath over rows: each expression as SQL over all rows, then by the interpreter where SQL is uncertain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.transform.jmespath.compiler import Compiler
 from headrace.transform.jmespath.result_type import kind_of
 from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, EXACT, LONG, TEXT, MessageColumnRef, NotInSql, SqlVector
 
-Failures = dict[int, str]  # position -> why the expression has no value there
+Failures = dict[int, str]  # position -> reason of the failure
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class CompiledQuery:
     """One expression, compiled for rows of one schema."""
 
     source: str
-    field: pa.Field  # its result's type; what a declared column says of units
-    vector: SqlVector | None  # None: an envelope's column, or left to the interpreter
-    read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
+    field: pa.Field  # type of the result, and unit of a declared column
+    vector: SqlVector | None  # None: a column of the record, or left to the interpreter
+    read: Callable[[Any], Any]  # converts a JSON value to the result's type; raises UnfitValue
 
     @property
     def column(self) -> pa.Field:
-        """The column as it is read, with the unit that the expression itself gives its numbers."""
+        """The column with the unit that the expression itself gives its numbers."""
         return _with_unit(_bare(self.field), self.source)
 
     @property
     def copied(self) -> bool:
-        """Whether it is a column, or a field of one, as it is."""
+        """Whether the result is a column, or a nested field, unchanged."""
         return self.vector is not None and re.fullmatch(r"p[0-9_]+_", self.vector.sql) is not None
 
     @property
     def exact(self) -> bool:
-        """Whether a result keeps the digits that a message has."""
+        """Whether the result keeps all digits of the message."""
         return _holds_decimals(self.field.type)
 
     @property
     def empty(self) -> bool:
-        """Whether no record has a value."""
+        """Whether the result is null in every record."""
         return bool(pa.types.is_null(self.field.type))
 
 
@@ -74,7 +74,7 @@ class Queries:
         self.made: list[CompiledQuery] = []
 
     def add(self, source: str, target: pa.Field | None) -> CompiledQuery:
-        """One more expression; its result is of the wanted type, else of the one that can be told beforehand."""
+        """Add an expression; its result has the target's type, else the inferred one."""
         query = self._envelope(source, target) if source in dialect.KAFKA else self._expression(source, target)
         self.made.append(query)
         return query
@@ -100,9 +100,9 @@ class Queries:
     def run(
         self, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
     ) -> list[tuple[pa.Array, Failures]]:
-        """Every expression's values over all rows, and where it has none; rows of one record have its values.
+        """Values of every expression over all rows, and failures; rows of one record have the same values.
 
-        `repeated_bytes`: that one value may have in all rows of its record together.
+        `repeated_bytes`: limit of one value in all rows of its record together.
         """
         if self._record is None:
             return self._run(rows, envelopes, now)
@@ -148,7 +148,7 @@ class Queries:
         return _Part(query, values, unsure | ~bools(pc.fill_null(_whole(result[f"s{nth}"]), False)))
 
     def _asked(self, rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
-        """All vectors in one statement; None when DuckDB cannot read some message."""
+        """All vectors in one statement; None if DuckDB cannot read a message."""
         read = {name: values for name, values in columns.items() if self._reads(name)}
         if self._compiler.places:
             read["message"] = rows.column(_message_name(rows.schema))
@@ -159,7 +159,7 @@ class Queries:
             return None
 
     def _given(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
-        """The columns of rows, and the fields inside of them that expressions read, under their names in SQL."""
+        """The columns and nested fields that expressions read, by their SQL name."""
         columns = {column.sql: rows.column(name) for name, column in self._columns.items()}
         parts = {
             name: pc.struct_field(columns[whole], list(keys)) for name, (whole, keys) in self._compiler.parts.items()
@@ -172,7 +172,7 @@ class Queries:
 
     @property
     def _computed(self) -> list[SqlVector]:
-        """The vectors that are more than a column as it is."""
+        """The vectors that are more than a column."""
         return [query.vector for query in self.made if query.vector and not query.copied]
 
     def _statement(self) -> str:
@@ -188,7 +188,7 @@ class Queries:
 
 
 def _of_rows(values: pa.Array, failures: Failures, owner: np.ndarray, limit: int) -> tuple[pa.Array, Failures]:
-    """The values and failures of records as those of all their rows."""
+    """Values and failures of records, repeated for all their rows."""
     counts = np.bincount(owner, minlength=len(values))
     totals = row_bytes(values) * counts
     for record in np.flatnonzero(totals > limit).tolist():
@@ -208,17 +208,17 @@ def _failed_rows(failures: Failures, owner: np.ndarray) -> Failures:
 
 @dataclass
 class _Part:
-    """One expression's values on the way: the ones that are sure, and what records say of the others."""
+    """The values of one expression: the certain ones, and results of the interpreter for the others."""
 
     query: CompiledQuery
     made: pa.Array
     unsure: Mask
-    natural: pa.Array | None = None  # an envelope's own values
+    natural: pa.Array | None = None  # values of the record's columns
     values: list[Any] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
 
     def settle(self, position: int, records: _Records) -> None:
-        """Ask the record."""
+        """Compute the value with the interpreter."""
         value = None
         try:
             result = records.answer(self.query) if self.natural is None else self.natural[position].as_py()
@@ -230,20 +230,20 @@ class _Part:
         self.values.append(value)
 
     def mended(self) -> tuple[pa.Array, Failures]:
-        """All values, and why some have none."""
+        """All values, and the reasons of failures."""
         if self.query.empty or not self.values:
             return self.made, self.failures
         settled = pa.array(self.values, self.query.field.type)
         if len(settled) == len(self.made):
             return settled, self.failures
-        if pa.types.is_nested(settled.type):  # which Arrow replaces by no mask
+        if pa.types.is_nested(settled.type):  # Arrow cannot replace nested values by a mask
             order = np.where(self.unsure, len(self.made) + np.cumsum(self.unsure) - 1, np.arange(len(self.made)))
             return pa.concat_arrays([self.made, settled]).take(pa.array(order)), self.failures
         return pc.replace_with_mask(self.made, pa.array(self.unsure), settled), self.failures
 
 
 class _Records:
-    """Messages one by one."""
+    """Messages, one by one."""
 
     def __init__(self, rows: pa.Table, columns: Mapping[str, MessageColumnRef], now: datetime) -> None:
         self._interpreter = dialect.Interpreter(now)
@@ -255,12 +255,12 @@ class _Records:
         self._messages: dict[bool, Any] = {}  # of this record, with exact numbers or doubles
 
     def meet(self, at: int) -> None:
-        """Go to a record."""
+        """Move to a record."""
         self._at = at
         self._messages.clear()
 
     def answer(self, query: CompiledQuery) -> Any:
-        """An expression's result for the record; Failed when there is none."""
+        """An expression's result for the record; raises Failed."""
         return self._interpreter.answer(dialect.parse_jmespath(query.source), self._message(query.exact))
 
     def _message(self, exact: bool) -> Any:
@@ -288,9 +288,9 @@ def _sql_of(vector: SqlVector) -> tuple[str, ...]:
 
 
 def _columns(payload: pa.Schema) -> list[tuple[str, MessageColumnRef]]:
-    """The columns that hold what the message says; a default or a kept text is something else."""
+    """Columns whose values equal the message's; defaults and JSON text do not."""
     columns = []
-    rescued = rescues(payload)  # there NULL may stand for a misfit
+    rescued = rescues(payload)  # NULL may be a rescued value
     for nth, item in enumerate(payload_fields(payload)):
         if item.message or item.rescue or pa.types.is_null(item.type):
             continue
@@ -313,7 +313,7 @@ def _message_name(schema: pa.Schema) -> str:
 
 
 def _stored(vector: SqlVector, kind: pa.DataType) -> SqlVector:
-    """A vector on its way into a column of another type; NotInSql where only the exact way knows how."""
+    """Convert a vector to the type of its column; raises NotInSql if only the interpreter can."""
     if pa.types.is_null(vector.kind) or vector.kind == kind:
         return vector
     if pa.types.is_string(kind):
@@ -339,13 +339,13 @@ def _as_text(vector: SqlVector) -> SqlVector:
 
 
 def _with_unit(item: pa.Field, source: str) -> pa.Field:
-    """A column of times, in microseconds where the expression's numbers are; no other unit than its own is guessed."""
+    """A column of times, in microseconds if the expression's numbers are; otherwise with its own unit."""
     micros = pa.types.is_timestamp(item.type) and dialect.in_micros(source)
     return PayloadField(item.name, item.type, item.nullable, unit="us").to_arrow() if micros else item
 
 
 def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
-    """Values in the result's type, and which of them are not yet there."""
+    """Values in the result's type, and which of them are still missing."""
     if values.type == item.type:
         return values, np.zeros(len(values), bool)
     if pa.types.is_null(values.type):
@@ -357,12 +357,12 @@ def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
 
 
 def _bare(item: pa.Field) -> pa.Field:
-    """Of a declared column only its type and unit count here: a default or a path says how a message is read."""
+    """A declared column with only its type and unit: default and path concern the reading of a message."""
     return PayloadField(item.name, item.type, unit=payload_field(item).unit).to_arrow()
 
 
 def _reader(item: pa.Field) -> Callable[[Any], Any]:
-    """How a JSON value becomes one of the result's type, in KDI's ways: other values are JSON text in a text column."""
+    """Make the reader of a JSON value to the result's type, as in KDI: in a text column, other values are JSON text."""
     kind = item.type
     if pa.types.is_null(kind):
         return lambda value: None
@@ -386,7 +386,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def needs_message(sources: Sequence[tuple[str, pa.Field | None]], payload: pa.Schema) -> bool:
-    """Whether expressions need more of a message than the payload's columns hold."""
+    """Whether expressions read more of a message than the payload's columns have."""
     queries = Queries(payload)
     for source, target in sources:
         queries.add(source, target)

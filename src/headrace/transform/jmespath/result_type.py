@@ -1,4 +1,4 @@
-"""The type of an expression's result, as far as it can be told before a record is seen."""
+"""Infer the type of an expression's result before any record is read."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Kind: TypeAlias = pa.DataType | None  # None: only a record can tell
 
 
 def kind_of(tree: Node, payload: pa.Schema, compiler: Compiler) -> pa.DataType:
-    """The result's type; text where only records can tell (what is no text is then kept as JSON)."""
+    """The result's type; text if only records can tell (other values are then JSON text)."""
     kind = _kind(tree, _root(payload, compiler))
     return TEXT if kind is None else kind
 
 
 class _Object:
-    """An object whose keys are known as far as columns know them."""
+    """An object with the known keys of the columns."""
 
     def __init__(self, keys: dict[str, Kind | _Object], open_: bool) -> None:
         self.keys, self.open = keys, open_
 
     def get(self, key: str) -> Kind | _Object:
-        """A key's type: none at all where nobody has sent it."""
+        """A key's type; null if no record has it."""
         return self.keys.get(key, NULL if self.open else None)
 
 
 def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
     root = _Object(dict.fromkeys(compiler.skipped), compiler.open)
-    rescued = rescues(payload)  # there a value may be anything
+    rescued = rescues(payload)  # rescued: a value may have any type
     for item in payload_fields(payload):
         if item.message or item.rescue:
             continue
@@ -57,7 +57,7 @@ def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
 
 
 def _seen(kind: pa.DataType) -> Kind:
-    """What a message shows of a column of this type."""
+    """The type of a column's values in the message."""
     if pa.types.is_integer(kind):
         return LONG
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -127,7 +127,7 @@ def _element(scope: Kind | _Object) -> Kind:
 
 
 def _many(node: Node, scope: Kind | _Object) -> Kind:
-    """The list that a projection makes of a list; others are not told."""
+    """The list type of a projection over a list; None for others."""
     if node["type"] == "slice":
         return _kind({"type": "current"}, scope)
     base = _told(node["children"][0], scope)

@@ -1,4 +1,4 @@
-"""The vectors of JMESPath: SQL, its type and its proofs, and what is made of one or two of them."""
+"""Vectors of JMESPath: SQL with its type and its conditions, and operations on one or two of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOOLEAN, LONG, DOUBLE, TEXT, NULL = pa.bool_(), pa.int64(), pa.float64(), pa.str
 SURE_WHOLE = 1 << 51  # whole numbers up to here are the same as doubles, and no two of them nearly equal
 EXACT = 1 << 53  # whole numbers up to here are the same as doubles
 
-Step = str | int  # of a path: an object's key or an array's index
+Step = str | int  # part of a path: an object's key or an array's index
 
 
 class NotInSql(Exception):
@@ -23,32 +23,32 @@ class NotInSql(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SqlVector:
-    """SQL for an expression's value, its type, and what must be true for the value to be right."""
+    """SQL for an expression's value, its type, and the conditions for the value to be right."""
 
     sql: str
     kind: pa.DataType
     sure: tuple[str, ...] = ()
 
     def given(self, *tests: str) -> SqlVector:
-        """The same, sure of less."""
+        """The same, with more conditions."""
         return replace(self, sure=(*self.sure, *tests))
 
 
 @dataclass(frozen=True, slots=True)
 class Loose:
-    """A place in the message whose type only the record tells: SQL for its JSON."""
+    """A path in the message whose type only the record tells: SQL for its JSON."""
 
     sql: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageColumnRef:
-    """A payload column, and the path in the message that it is read from."""
+    """A payload column, and its path in the message."""
 
     path: tuple[str, ...]
     sql: str
     type: pa.DataType
-    told: bool = True  # False: something else stands in it (a default, a text that was kept)
+    told: bool = True  # False: the value differs from the message's (a default, JSON text)
 
 
 def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
@@ -64,7 +64,7 @@ def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
 
 
 def path_of(node: Node) -> tuple[Step, ...] | None:
-    """The keys and indices of a plain path into the message; None when the expression is more than that."""
+    """The keys and indices of a path into the message; None if the expression is more than a path."""
     match node["type"]:
         case "current" | "identity":
             return ()
@@ -78,14 +78,14 @@ def path_of(node: Node) -> tuple[Step, ...] | None:
 
 
 def faithful(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds the message's values as they are (a whole number in a double is not told)."""
+    """Whether a column of this type has the message's values unchanged (a double may be a whole number)."""
     if pa.types.is_list(kind):
         return faithful(kind.value_type)
     return bool(kind in (BOOLEAN, TEXT) or pa.types.is_signed_integer(kind))
 
 
 def message_path(path: tuple[Step, ...]) -> str:
-    """The path as DuckDB writes it; NotInSql where it cannot."""
+    """The path in DuckDB's syntax; raises NotInSql."""
     if any(isinstance(step, str) and (not step or set('"*\\\0') & set(step)) for step in path):
         raise NotInSql("a key that is no part of a path")
     return "$" + "".join(_json_step(step) for step in path)
@@ -98,7 +98,7 @@ def _json_step(step: Step) -> str:
 
 
 def told_as(kind: pa.DataType) -> pa.DataType:
-    """As what JSON is read to be stored as the wanted type."""
+    """The type to read JSON as for a column of this type."""
     if pa.types.is_integer(kind):
         return LONG
     if pa.types.is_floating(kind):
@@ -111,34 +111,34 @@ def told_as(kind: pa.DataType) -> pa.DataType:
 
 
 def cast(sql: str, kind: str) -> str:
-    """As another type, NULL where it is none."""
+    """Cast to another type, NULL if the value does not fit."""
     return f"TRY_CAST({sql} AS {kind})"
 
 
 def there(vector: SqlVector) -> str:
-    """Where there is a value."""
+    """SQL for whether there is a value."""
     return f"{vector.sql} IS NOT NULL"
 
 
 def same_kind(vector: SqlVector, kind: pa.DataType) -> SqlVector:
-    """Numbers side by side are doubles."""
+    """Numbers of different types become doubles."""
     if vector.kind == kind or vector.kind == NULL:
         return vector
     return replace(vector, sql=f"CAST({vector.sql} AS DOUBLE)", kind=kind).given(exact_vector(vector))
 
 
 def json_kind_of(*made: SqlVector) -> pa.DataType:
-    """The first type that is one."""
+    """The first type that is not NULL."""
     return next((each.kind for each in made if each.kind != NULL), NULL)
 
 
 def exact_vector(vector: SqlVector) -> str:
-    """Where a whole number is the same as a double."""
+    """Conditions for a whole number to be exact as a double."""
     return f"coalesce({vector.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
 
 
 def whole_literal(node: Node) -> int:
-    """A whole number that stands in the expression itself."""
+    """A whole number in the expression itself."""
     value = node["value"] if node["type"] == "literal" else None
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1 << 31:
         raise NotInSql("a number that is not written out")
@@ -146,7 +146,7 @@ def whole_literal(node: Node) -> int:
 
 
 def truth(vector: SqlVector) -> str:
-    """What JMESPath takes for true."""
+    """SQL for truth in JMESPath."""
     if vector.kind == TEXT:
         return f"coalesce({vector.sql} <> '', false)"
     if vector.kind == BOOLEAN:
@@ -157,14 +157,14 @@ def truth(vector: SqlVector) -> str:
 
 
 def equal(one: SqlVector, two: SqlVector) -> SqlVector:
-    """Whether two values are one, as JMESPath sees it."""
+    """SQL for equality in JMESPath."""
     sure = (*one.sure, *two.sure)
     if NULL in (one.kind, two.kind):
         return SqlVector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
     if {one.kind, two.kind} <= {LONG, DOUBLE}:
         near = (f"coalesce(abs({each.sql}) <= {SURE_WHOLE}, true)" for each in (one, two) if each.kind == LONG)
         left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
-        # Doubles that are nearly equal count as equal: sure only of those far from it.
+        # Doubles within an epsilon are equal: certain only if they are far from it.
         apart = f"coalesce({left} = {right} OR abs({left} - {right}) > 1e-9 * (abs({left}) + abs({right})), true)"
         tests = tuple(near) if one.kind == two.kind == LONG else (*near, apart)
         return SqlVector(f"({left} IS NOT DISTINCT FROM {right})", BOOLEAN, (*sure, *tests))
@@ -179,7 +179,7 @@ _ORDERS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
 
 def ordered(name: str, one: SqlVector, two: SqlVector) -> SqlVector:
-    """Which of two numbers is larger; nothing else has an order."""
+    """SQL for the order of two numbers; other values have no order."""
     sure = (*one.sure, *two.sure)
     if not {one.kind, two.kind} <= {LONG, DOUBLE}:
         return SqlVector("NULL", NULL, sure)
@@ -188,7 +188,7 @@ def ordered(name: str, one: SqlVector, two: SqlVector) -> SqlVector:
 
 
 def iso8601_sql(micros: str, factor: int) -> str:
-    """A moment as text, with as many digits as it needs."""
+    """SQL for a timestamp as text, with as many fractional digits as needed."""
     moment = f"make_timestamp({micros})"
     if factor == 1_000_000:
         return f"strftime({moment}, '%Y-%m-%dT%H:%M:%SZ')"

@@ -1,4 +1,4 @@
-"""What an expression may use: functions, operators and types by name. Everything else is refused."""
+"""Functions, operators and types that an expression may use. All others are rejected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# Left out on purpose: what answers differently from call to call (random, uuid), what reaches beyond the row
-# (settings, files, catalogs), and what makes much out of little (repeat, range, format with a width).
+# Excluded: functions that are not deterministic (random, uuid), that read more than the row
+# (settings, files, catalogs), or that make large results from small input (repeat, range, format with a width).
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "Text": _words(
         "ascii bit_length char_length character_length chr concat concat_ws contains ends_with instr lcase left length "
@@ -86,15 +86,15 @@ TYPES = frozenset(
     )
 ) | {"timestamp with time zone"}
 
-# Arguments (by position) that decide how much a function makes: a literal up to WIDEST.
+# Arguments (by position) that determine the size of the result: must be a literal up to WIDEST.
 BOUNDED: Mapping[str, int] = {"lpad": 1, "rpad": 1}
 WIDEST = 1000
 
-# Arguments that must be literals, because they are put in as often as something is found.
+# Arguments that must be literals, because they are inserted once per match.
 INSERTED: Mapping[str, int] = {"array_to_string": 1, "regexp_replace": 2, "replace": 2}
-GROWTH = 128  # how many times longer than its input a text may become by them
+GROWTH = 128  # maximum ratio of output to input length of a text
 
-# The batch's own clock stands in for these, so that a batch done again gives the same rows.
+# Replaced by the batch's clock, so that a repeated batch gives the same rows.
 CLOCK: Mapping[str, str] = {
     "now": "TIMESTAMPTZ",
     "current_timestamp": "TIMESTAMPTZ",
@@ -102,7 +102,7 @@ CLOCK: Mapping[str, str] = {
     "today": "DATE",
 }
 
-# How a refused part of the syntax is called in a finding.
+# Names of rejected syntax in diagnostics.
 REFUSED: Mapping[str, str] = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",

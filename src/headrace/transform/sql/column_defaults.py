@@ -1,4 +1,4 @@
-"""The DEFAULT of a Delta table's column, for records that do not have its field."""
+"""DEFAULT of a Delta table's column, for records without its field."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SHOWN = 80
 
 
 def default_text(column: pa.Field) -> str | None:
-    """The default as a record would have it, in JSON; None where there is none.
+    """The default in JSON, as a record would have it; None if there is none.
 
-    UsageError where it is not a constant.
+    UsageError if it is not a constant.
     """
     text = (column.metadata or {}).get(CURRENT_DEFAULT, b"NULL").decode()
     if text.strip().upper() == "NULL":
@@ -41,7 +41,7 @@ def default_text(column: pa.Field) -> str | None:
 
 
 def with_default(item: pa.Field, column: pa.Field) -> pa.Field:
-    """A field of the payload that takes the default of its column where the spec gives none."""
+    """The payload field with the default of its column, unless the spec gives one."""
     spec = payload_field(item)
     default = default_text(column) if spec.default is None else None
     if default is not None and spec.unit:
@@ -54,7 +54,7 @@ def with_default(item: pa.Field, column: pa.Field) -> pa.Field:
 
 
 def default_value(column: pa.Field) -> pa.Scalar | None:
-    """The default as a value of the column; None where it has none."""
+    """The default as a value of the column; None if it has none."""
     text = default_text(column)
     return None if text is None else pa.array([_value(text, column.type)], column.type)[0]
 

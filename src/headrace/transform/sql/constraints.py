@@ -1,4 +1,4 @@
-"""CHECK constraints and invariants of a Delta table: rows that break one are found before anything is written."""
+"""CHECK constraints and invariants of a Delta table: rows that violate one are found before anything is written."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from headrace.transform.steps import Transform, WhereStep
 
 _CHECK = "delta.constraints."
 _INVARIANTS = b"delta.invariants"
-_LENGTH = b"__CHAR_VARCHAR_TYPE_STRING"  # field metadata: the type that Spark holds texts to
+_LENGTH = b"__CHAR_VARCHAR_TYPE_STRING"  # field metadata: the CHAR or VARCHAR type
 GENERATED = b"delta.generationExpression"
 _NO_CLOCK = datetime.min.replace(tzinfo=UTC)  # no constraint reads the time
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition that every row must fulfil: NULL does not, unlike in an expectation."""
+    """A condition that must be true for every row; NULL violates it, unlike in an expectation."""
 
     name: str
-    text: str  # as the table has it
+    text: str  # condition as in the table
     sql: str
     columns: tuple[tuple[str, str], ...]  # the table's columns, and what they are called in the SQL
 
@@ -42,9 +42,9 @@ class Constraint:
 
 
 def constraints_of(uri: str, state: TableState | None, rules: TableSpec) -> tuple[Constraint, ...]:
-    """The constraints that rows of a table are held to.
+    """The constraints of a table.
 
-    TableFeature where one can neither be evaluated here nor is given in the spec: a single row could then stop the
+    TableFeature if a constraint can neither be evaluated here nor is given in the spec: one row could then stop the
     pipeline for good.
     """
     if state is None or not ((stated := dict(_stated(state))) or _LENGTH.decode() in state.schema_json):
@@ -69,7 +69,7 @@ def names_of(state: TableState) -> list[str]:
 def violations(
     constraints: Iterable[Constraint], rows: pa.Table, envelopes: pa.Table
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """What each constraint says of the rows that break it, and where they are."""
+    """The message of each violated constraint, and the positions of its rows."""
     for each in constraints:
         table = pa.Table.from_arrays([rows[name] for name, _ in each.columns], [name for _, name in each.columns])
         table = table if each.columns else rows.select(rows.column_names[:1])
@@ -89,7 +89,7 @@ class _Unknown(Exception):
 
 
 def _stated(state: TableState) -> Iterator[tuple[str, str]]:
-    """Names and conditions in Spark's SQL."""
+    """Names and conditions in Spark SQL."""
     for key, text in sorted(state.properties.items()):
         if key.lower().startswith(_CHECK):
             yield key[len(_CHECK) :], text
@@ -119,7 +119,7 @@ def _compiled(
 
 
 def _length(item: pa.Field) -> Constraint:
-    """The most characters that a text may have."""
+    """The maximum number of characters of a text column."""
     kind = item.metadata[_LENGTH].decode()
     most = re.fullmatch(r"(?:var)?char\((\d+)\)", kind)
     if most is None:
@@ -146,7 +146,7 @@ def _read(
 
 
 def _given(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
-    """A constraint in the words of the spec."""
+    """A constraint as the spec has it."""
     if wrong := check_sql(sql, columns.names):
         raise _Unknown(name, f"table.constraints.{name}: {wrong[0]}")
     there = {column.lower(): column for column in columns.names}

@@ -1,7 +1,7 @@
-"""One SQL expression: parsed by DuckDB itself, checked against the allow-list, written anew from its tree.
+"""SQL expressions: parsed by DuckDB, checked against the allow-list, and generated again from the tree.
 
-The text of a spec never becomes part of a statement. It is parsed into a tree, every node of the tree is looked at,
-names are bound to the columns we mean, and the tree is written out as SQL again.
+The text of a spec never becomes part of a statement. It is parsed to a tree, every node is checked, names are bound to
+columns, and SQL is generated from the tree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Bind = Callable[[str], str | None]
 
 
 def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
-    """What is wrong with an expression, in plain words; empty when nothing is. Without columns any name may be one."""
+    """Errors of an expression; empty if it is valid. Without columns, any name may be a column."""
     try:
         tree = parse_sql(text)
     except Refused as refused:
@@ -50,14 +50,14 @@ def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...
 
 
 def columns_in(text: str) -> frozenset[str]:
-    """The names an expression reads, as they are written; the clock's own names are none of them."""
+    """The names that an expression reads, as written, without the names of the clock."""
     return frozenset(node["column_names"][0] for node in references(parse_sql(text)) if not is_clock(node))
 
 
 def bind_parameters(text: str, bind: Bind, now: str) -> str:
-    """The expression as SQL, each name replaced by what `bind` answers (None: NULL) and the clock by `now`.
+    """The expression as SQL, with each name replaced by the result of `bind` (None: NULL) and the clock by `now`.
 
-    `bind` is asked for the first part of a dotted name and answers a column of the relation ROW.
+    `bind` takes the first part of a dotted name and returns a column of the relation ROW.
     """
     tree = parse_sql(text)
     if problems := tuple(_judged(tree)):
@@ -81,7 +81,7 @@ def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
 
 
 def _read_right(node: Node) -> Node:
-    """A cast to a decimal, its text without an exponent: DuckDB reads such texts wrongly."""
+    """A cast to decimal of a text without exponent: DuckDB reads exponents wrongly."""
     if node["class"] != "CAST" or node["type_expr"]["type_name"].lower() not in ("dec", "decimal", "numeric"):
         return node
     child = node["child"]
@@ -99,7 +99,7 @@ def _is_json(node: Node) -> bool:
 
 
 def _folded(node: Node) -> Node:
-    """NULL for what can only be NULL, where DuckDB would guess a type (`NULL + 1` an INTEGER, `NULL[1]` a text)."""
+    """NULL for expressions that can only be NULL, as DuckDB would guess a type (`NULL + 1` an INTEGER)."""
     if node["class"] == "FUNCTION" and node["function_name"].lower() in allow_list.NULL_IN_NULL_OUT:
         parts = [argument["expression"] for argument in node["arguments"]]
     elif node["class"] == "OPERATOR" and node["type"] in ("ARRAY_EXTRACT", "ARRAY_SLICE", "STRUCT_EXTRACT"):
@@ -130,12 +130,12 @@ def _column(node: Node, bind: Bind) -> Node:
 
 
 def _json_extract(node: Node) -> Node:
-    """`a -> b` is a lambda to DuckDB's parser; as a call it means one thing only."""
+    """`a -> b` is a lambda to DuckDB's parser; a function call is unambiguous."""
     return _call("json_extract(1, 2)", node["lhs"], node["expr"])
 
 
 def _call(text: str, *arguments: Node) -> Node:
-    """A call of our own, these in the places of its first arguments."""
+    """A function call with these as its first arguments."""
     call = fragment(text)
     for place, argument in zip(call["arguments"], arguments, strict=False):
         place["expression"] = argument
@@ -162,13 +162,13 @@ def _judged(tree: Node) -> Iterator[str]:
 
 
 def _growth(node: Node) -> int:
-    """How many times longer than its input a text may become, at the worst."""
+    """Maximum ratio of output to input length of a text."""
     inner = max(map(_growth, sql_children(node)), default=1)
     name = node.get("function_name", "").lower()
     if name not in ("replace", "regexp_replace") or len(node["arguments"]) < 3:
         return inner
     sought, inserted = (_text(argument["expression"]) for argument in node["arguments"][1:3])
-    # A pattern may match nothing at every place; a replaced text has at least the length of what is sought.
+    # A pattern may match the empty text at every position; a replaced text is at least as long as the search text.
     factor = len(inserted) + 1 if name == "regexp_replace" and inserted else -(-len(inserted) // max(1, len(sought)))
     return inner * max(1, factor)
 
@@ -199,7 +199,7 @@ def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
             yield f"a lambda's parameter cannot be called {ROW}"
         yield from _findings(node["expr"], lambdas + 1)
         return
-    # `a -> 'b' ->> 'c'` is `a -> ('b' ->> 'c')` to DuckDB: never what was meant.
+    # `a -> 'b' ->> 'c'` is `a -> ('b' ->> 'c')` to DuckDB, which is never intended.
     right = node["expr"]
     if right["class"] == "LAMBDA" or (right["class"] == "FUNCTION" and right["is_operator"]):
         yield "what follows -> must be one path or key: put parentheses around the part before, (a -> 'b') ->> 'c'"

@@ -1,4 +1,4 @@
-"""The tree of an expression: DuckDB's own parser makes it, and DuckDB writes it out again."""
+"""Parse expressions to a tree with DuckDB's parser, and generate SQL from a tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.transform.sql import allow_list
 
 LONGEST = 8 * 1024
 DEEPEST = 128
-MOST_QUOTED = 12  # words of a text that does not parse are tried in quotes, up to so many
+MOST_QUOTED = 12  # maximum keywords that are tried in quotes if a text does not parse
 
 _WORD = re.compile(rb"[A-Za-z_]+")
 _CONNECTIVES = frozenset({"and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"}) | {
@@ -28,19 +28,19 @@ Node = dict[str, Any]
 
 
 class Refused(UsageError):
-    """The text is not an expression that may run."""
+    """The text is not a valid expression."""
 
 
 @lru_cache(maxsize=1024)
 def parse_sql(text: str) -> Node:
-    """The tree of exactly one expression, not to be changed; Refused when the text is anything else."""
+    """The tree of exactly one expression, which must not be changed; raises Refused."""
     if len(text.encode("utf-8", "replace")) > LONGEST:
         raise Refused(f"the expression is longer than {LONGEST} bytes")
     if "\0" in text:
         raise Refused("the expression holds a NUL character")
     if not text.strip():
         raise Refused("the expression is empty")
-    # Parsed bare and in parentheses, the same tree must come out: `a) + (b`, `a;` and `a AS b` do not pass.
+    # The text must parse to the same tree with and without parentheses: `a) + (b`, `a;` and `a AS b` do not.
     try:
         bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
     except Refused as refused:
@@ -57,7 +57,7 @@ def parse_sql(text: str) -> Node:
 def _serialized(statement: str) -> str:
     try:
         result = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
-    except Exception as error:  # the text cannot even be handed over (a lone surrogate)
+    except Exception as error:  # the text cannot be encoded (a lone surrogate)
         raise Refused(f"the text cannot be read: {_first_line(error)}") from error
     return str(result["tree"][0].as_py())
 
@@ -84,7 +84,7 @@ def _syntax(tree: Node) -> Refused:
 
 
 def _quoting(text: str) -> str:
-    """The words of SQL that would have to be quoted to make this an expression, as a hint; mostly nothing."""
+    """A hint with the keywords that would have to be quoted; mostly empty."""
     words = list(islice(_keywords(text), MOST_QUOTED))
     for chosen in [*([word] for word in words), [word for word in words if word[1].lower() not in _CONNECTIVES]]:
         if chosen and _reads(_quoted(text, chosen)):
@@ -94,7 +94,7 @@ def _quoting(text: str) -> str:
 
 
 def _keywords(text: str) -> Iterator[tuple[int, str]]:
-    """Each word that DuckDB takes for its own, and the byte it begins at."""
+    """Each keyword of DuckDB in the text, and its byte position."""
     raw = text.encode()
     for at, kind in duckdb.tokenize(text):
         if kind == duckdb.token_type.keyword and (match := _WORD.match(raw, at)):
@@ -117,7 +117,7 @@ def _reads(text: str) -> bool:
 
 
 def _only_expression(select: Node) -> Node:
-    """The one item of a SELECT that has nothing else: whatever this shape does not know is refused."""
+    """The only item of a SELECT without any other clause; raises Refused."""
     if select["type"] != "SELECT_NODE":
         raise Refused("the text is a query, not an expression")
     empty: Node = {
@@ -140,7 +140,7 @@ def _only_expression(select: Node) -> Node:
 
 
 def write(node: Node) -> str:
-    """A tree as SQL text."""
+    """Generate SQL from a tree."""
     select = json.loads(_serialized("SELECT 1"))
     select["statements"][0]["node"]["select_list"] = [node]
     text = duck.literal(json.dumps(select))
@@ -149,12 +149,12 @@ def write(node: Node) -> str:
 
 
 def fragment(sql: str) -> Node:
-    """The tree of a text of our own."""
+    """The tree of a trusted SQL text."""
     return _selected(f"SELECT {sql}")
 
 
 def sql_children(node: Any) -> Iterator[Node]:
-    """The expressions right below a node."""
+    """The child expressions of a node."""
     for value in node.values() if isinstance(node, dict) else node:
         if isinstance(value, dict) and "class" in value:
             yield value
@@ -170,37 +170,37 @@ def _depth(node: Node) -> int:
 
 
 def called(node: Node) -> str:
-    """A function's or column's name, as names compare."""
+    """The name of a function or column, normalised."""
     name = node["function_name"] if node["class"] == "FUNCTION" else node["column_names"][0]
     return str(name).lower()
 
 
 def is_clock(node: Node) -> bool:
-    """Whether a node asks for the time."""
+    """Whether a node reads the current time."""
     if node["class"] == "COLUMN_REF":
         return len(node["column_names"]) == 1 and called(node) in ("current_date", "current_timestamp")
     return bool(node["class"] == "FUNCTION" and called(node) in allow_list.CLOCK and not node["arguments"])
 
 
 def is_parameter(node: Node, scope: frozenset[str]) -> bool:
-    """Whether a node names an argument of a lambda around it."""
+    """Whether a node is a parameter of an enclosing lambda."""
     return node["class"] == "COLUMN_REF" and called(node) in scope
 
 
 def is_lambda(node: Node) -> bool:
-    """Whether a node is a lambda; `a -> b` has the same class and is none."""
+    """Whether a node is a lambda; `a -> b` has the same class and is not."""
     return bool(node["class"] == "LAMBDA" and node["syntax_type"] != "SINGLE_ARROW")
 
 
 def parameter_names(node: Node) -> frozenset[str]:
-    """The names a lambda gives its arguments: `lambda x: …` or `lambda x, i: …`."""
+    """The parameters of a lambda: `lambda x: …` or `lambda x, i: …`."""
     side = node["lhs"]
     named = [side] if side["class"] == "COLUMN_REF" else list(sql_children(side))
     return frozenset(called(each) for each in named)
 
 
 def references(node: Node, scope: frozenset[str] = frozenset()) -> Iterator[Node]:
-    """The columns that a tree names, lambdas' own arguments left out."""
+    """The columns that a tree reads, without lambda parameters."""
     if node["class"] == "COLUMN_REF":
         if not is_parameter(node, scope):
             yield node

@@ -1,4 +1,4 @@
-"""Types that expressions yield, in our type language: which can be stored, and which of their values."""
+"""Types of results: which types, and which of their values, can be stored."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _SQL = {
 
 
 def storable(kind: pa.DataType, where: str, *, widest: bool = False) -> pa.DataType:
-    """The type a result is stored as; UsageError when no table could hold it. Null itself stays null.
+    """The type that a result is stored as; raises UsageError if a table cannot have it. NULL stays NULL.
 
-    `widest` is for expressions over fields nobody has sent yet: `x + 1` is an INTEGER while x is unknown and a
-    BIGINT once it is a long, so numbers take the widest type at once.
+    `widest` is for expressions over fields that no record has yet: `x + 1` is an INTEGER while x is unknown and a
+    BIGINT once it is a long, so numbers get the widest type at once.
     """
     if pa.types.is_null(kind):
         return kind
@@ -86,7 +86,7 @@ def _named(kind: pa.StructType, where: str) -> pa.StructType:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """A type of our language as DuckDB writes it."""
+    """The DuckDB name of a type."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_map(kind):
@@ -99,7 +99,7 @@ def sql_type(kind: pa.DataType) -> str:
 
 
 def sound(value: str, kind: pa.DataType, depth: int = 0) -> str | None:
-    """SQL that is false for a value no table should hold (not finite, beyond year 9999, too long); None: all may be.
+    """SQL that is false for a value that cannot be stored (not finite, beyond year 9999, too long); None: all can.
 
     Never NULL, so that it can be negated.
     """
@@ -131,7 +131,7 @@ def _sound_scalar(value: str, kind: pa.DataType) -> str | None:
 
 
 def _sound_list(value: str, kind: pa.DataType, depth: int) -> str | None:
-    # Texts inside lists are bounded by their record; only numbers and times can be unsound there.
+    # Texts inside lists are bounded by their record; only numbers and times can be invalid there.
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return None
     test = sound(f"e{depth}", kind, depth + 1)

@@ -1,8 +1,8 @@
-"""Conditions that a Delta table carries, in Spark's SQL, as expressions of ours; only those that mean the same in both.
+"""Translate conditions of a Delta table from Spark SQL; only those that have the same result in DuckDB.
 
-The text is split into Spark's tokens, spelled in DuckDB's, parsed by DuckDB and written anew with explicit types:
-`id > 0 AND "x" < s` becomes `(CAST("c0" AS BIGINT) > CAST(0 AS BIGINT)) AND ('x' < "c1")`. Whatever is not known to
-have the same result in both engines (regular expressions, division, decimal arithmetic, …) is Refused.
+The text is split into Spark's tokens, written with DuckDB's, parsed by DuckDB and generated with explicit types:
+`id > 0 AND "x" < s` becomes `(CAST("c0" AS BIGINT) > CAST(0 AS BIGINT)) AND ('x' < "c1")`. Expressions that may differ
+between the engines (regular expressions, division, decimal arithmetic, …) are Refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SQL = {
     TIMESTAMP_NTZ: "TIMESTAMP",
 }
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_WIDE = pa.decimal128(38, 18)  # holds every decimal with up to 20 digits before the point and 18 behind it
+_WIDE = pa.decimal128(38, 18)  # any decimal with up to 20 digits before and 18 after the point
 _COMPARISONS = {
     "COMPARE_EQUAL": "=",
     "COMPARE_NOTEQUAL": "<>",
@@ -64,7 +64,7 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class Translated:
-    """An expression over columns `c0`, `c1`, … that stand for those named."""
+    """An expression over columns `c0`, `c1`, …, and the columns that they are."""
 
     sql: str
     type: pa.DataType
@@ -73,7 +73,7 @@ class Translated:
 
 @dataclass(frozen=True)
 class _Part:
-    """A piece of SQL with its type; a literal also says its text or digits: Spark reads it as what stands beside it."""
+    """SQL with its type; a literal also has its text or digits, as Spark types it by its context."""
 
     sql: str
     type: pa.DataType
@@ -85,9 +85,9 @@ class _Part:
 
 
 def translated(text: str, columns: pa.Schema, generated: Mapping[str, str] | None = None) -> Translated:
-    """An expression of Spark's over these columns; Refused where it is not sure to have the same result here.
+    """Translate a Spark expression over these columns; raises Refused if the result may differ.
 
-    `generated`: columns that are made of others, and how.
+    `generated`: expressions of generated columns.
     """
     translation = _Translation(columns, generated or {})
     part = translation.part(parse_sql(_spelled(text)))
@@ -95,7 +95,7 @@ def translated(text: str, columns: pa.Schema, generated: Mapping[str, str] | Non
 
 
 def _spelled(text: str) -> str:
-    """Spark's tokens as DuckDB writes them."""
+    """Spark's tokens in DuckDB's syntax."""
     tokens = list(_tokens(text))
     following = [*(token for token, _ in tokens[1:]), ""]
     return " ".join(_token(kind, token, after) for (token, kind), after in zip(tokens, following, strict=True))
@@ -146,15 +146,15 @@ def _sql(kind: pa.DataType) -> str:
 
 @dataclass
 class _Translation:
-    """One expression on its way."""
+    """The translation of one expression."""
 
     columns: pa.Schema
     generated: Mapping[str, str]
-    read: dict[str, str] = field(default_factory=dict)  # columns by their name: what they are called here
-    within: tuple[str, ...] = ()  # generated columns that are being written out
+    read: dict[str, str] = field(default_factory=dict)  # SQL names of columns
+    within: tuple[str, ...] = ()  # generated columns being expanded
 
     def part(self, node: Node) -> _Part:
-        """A node, and all below it."""
+        """Translate a node and its children."""
         write = _NODES.get(node["class"])
         if write is None:
             raise Refused(f"{node['class'].lower()} in it")
@@ -233,7 +233,7 @@ class _Translation:
         raise Refused(f"{kind.lower()} in it")
 
     def either(self, form: str, nodes: Iterable[Node]) -> _Part:
-        """One of several values of one type."""
+        """One of several values of a common type."""
         parts = [self.part(each) for each in nodes]
         kind = _common(parts)
         return _Part(form.format(", ".join(_as(part, kind) for part in parts)), kind)
@@ -260,7 +260,7 @@ class _Translation:
         raise Refused(f"a cast from {type_name(part.type)} to {target} in it")
 
     def day(self, parts: Sequence[_Part]) -> _Part:
-        """The date of a moment, by UTC; of a date itself."""
+        """The UTC date of a timestamp; a date is unchanged."""
         (part,) = parts
         if part.text is not None:
             return _Part(_as(part, pa.date32()), pa.date32())
@@ -309,7 +309,7 @@ class _Translation:
         return _Part(f"trim({parts[0].sql}, ' ')", pa.string())
 
     def alike(self, parts: Sequence[_Part]) -> list[str]:
-        """Values that are compared, in the one type that Spark compares them in."""
+        """Values in the common type in which Spark compares them."""
         kind = _common(parts)
         return [_as(part, kind) for part in parts]
 
@@ -368,7 +368,7 @@ def _number(text: str) -> _Part:
 
 
 def _common(parts: Sequence[_Part]) -> pa.DataType:
-    """The one type in which Spark brings values together; Refused where texts would be read as something else."""
+    """The common type in Spark; raises Refused if texts would be cast."""
     kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
     typed = {part.type for part in parts if not pa.types.is_null(part.type) and part.text is None}
     if not kinds:
@@ -402,7 +402,7 @@ def _as(part: _Part, kind: pa.DataType) -> str:
 
 
 def _time(text: str, kind: pa.DataType) -> str:
-    """A literal that stands beside a date or a time, in the form that leaves no doubt."""
+    """A literal beside a date or a time, in an unambiguous form."""
     try:
         if kind == pa.date32() and _DAY.fullmatch(text):
             return f"DATE {_literal(date.fromisoformat(text).isoformat())}"
