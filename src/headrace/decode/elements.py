@@ -55,7 +55,7 @@ def _replaced(root: PayloadNode, path: Path, node: PayloadNode) -> PayloadNode:
 
 
 @dataclass
-class _Mended:
+class _ElementLists:
     """Records that were decoded in two parts: their lists, and the rescued values of the elements."""
 
     good: Mask
@@ -85,13 +85,13 @@ class ElementsDecoder:
         self._exact = ExactReader(layout.bare(), new_field, limits)
         rescued = any(column.rescued for column in (*layout.columns, *layout.elements.layout.columns))
         wrong = MISFITS if rescued else frozenset()
-        self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
+        self._rescuable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
         self._often = False
         self._before, self._after = _around(layout.elements.column.path)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a column of values to typed rows and rejects."""
-        decoded = self._mended(values) if self._often else self._decode(values)
+        decoded = self._decode_in_parts(values) if self._often else self._decode(values)
         kept = [bools(column.combine_chunks().is_valid()) for column in decoded.rows.columns[-2:]]
         self._often = _OFTEN * int((kept[0] | kept[1]).sum()) > len(values)
         texts = self._layout.with_message(decoded.rows, lambda: self._clean.messages(_texts(values, decoded.index)))
@@ -105,7 +105,7 @@ class ElementsDecoder:
         decoded = self._clean.decode(values)
         rejects, at = Rejects(), list[int]()
         for position, reason, detail in decoded.rejects:
-            if reason in self._mendable:
+            if reason in self._rescuable:
                 at.append(position)
             else:
                 rejects.add(position, reason, detail)
@@ -115,13 +115,13 @@ class ElementsDecoder:
         if not at:
             return decoded
         there = np.array(at, np.int64)
-        repaired = self._mended(values.take(pa.array(there)))
+        repaired = self._decode_in_parts(values.take(pa.array(there)))
         refused = Rejects()
         refused.join(repaired.rejects, there)
         repaired = replace(repaired, index=pa.array(there[repaired.index.to_numpy()]), rejects=refused)
         return join_rejects([decoded, repaired], self._layout.schema)
 
-    def _mended(self, values: pa.BinaryArray) -> Decoded:
+    def _decode_in_parts(self, values: pa.BinaryArray) -> Decoded:
         """Decode every value in two parts: the record without its list, and the elements of the list."""
         decoded = self._records.decode(values)
         name = self._elements.column.name
@@ -140,7 +140,7 @@ class ElementsDecoder:
         ignored = Counter(decoded.ignored) + (self._ignored(values, index) if lists.ignored else Counter())
         return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
 
-    def _of_elements(self, texts: pa.StringArray) -> _Mended:
+    def _of_elements(self, texts: pa.StringArray) -> _ElementLists:
         """Lists of elements from the JSON texts of lists; a list with a bad element is bad."""
         there = np.flatnonzero(bools(texts.is_valid()))
         pieces = split(texts.take(pa.array(there)).cast(pa.binary()), self._limits)
@@ -161,7 +161,7 @@ class ElementsDecoder:
         lists = pa.ListArray.from_arrays(offsets, _as_elements(rows, kind, null), type=kind, mask=absent)
         rescued = rows[rows.column_names[-1]].combine_chunks()
         some = np.bincount(owner[kept], bools(rescued.is_valid()), minlength=len(texts))[good] > 0
-        return _Mended(
+        return _ElementLists(
             good,
             lists,
             pa.ListArray.from_arrays(offsets, rescued, type=self._layout.schema.field(-1).type, mask=pa.array(~some)),
@@ -189,7 +189,7 @@ class ElementsDecoder:
     def _in_list(self, unknown: Structure) -> Structure:
         """New fields of elements, as new fields of the record."""
         name = self._elements.column.name
-        element = unknown if self._elements.layout.way == self._elements.column.path else unknown["fields"][name]
+        element = unknown if self._elements.layout.row_path == self._elements.column.path else unknown["fields"][name]
         return struct({name: {"type": "list", "element": element}})
 
     def _ignored(self, values: pa.BinaryArray, index: Numbers) -> Counter[str]:

@@ -55,7 +55,7 @@ class PayloadSchema:
     root: PayloadNode
     overlaps: bool  # two columns read the same value, or one reads a part of another's
     own: pa.Schema  # the payload without the envelope's columns
-    way: tuple[str, ...] = ()  # path of the row in a value
+    row_path: tuple[str, ...] = ()  # path of the row in a value
     message: pa.Field | None = None  # the field of the whole message
     rescue: Rescue = ""  # what the column of rescued values has; empty: there is none
     elements: Elements | None = None  # the list whose elements are rescued one by one

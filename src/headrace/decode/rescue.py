@@ -63,15 +63,15 @@ class Rescuer:
                 if not (column.rescued and unfit.reason in MISFITS):
                     raise
                 row.append(None)
-                kept.append(_place(value, column.path))
+                kept.append(_reached(value, column.path))
         self._exact.answer(new_fields)
         if self._new_field == "rescue" and new_fields:
-            kept += strange_places(self._layout.root, value, ())
-            new_fields = tuple(_not_ours(self._layout.root, value, ""))
+            kept += new_field_paths(self._layout.root, value, ())
+            new_fields = tuple(_other_fields(self._layout.root, value, ""))
         return Row(tuple(row), new_fields), rescued(_cut(self._exact.parser, text, outermost(kept)))
 
 
-def _place(value: Any, path: Path) -> Path:
+def _reached(value: Any, path: Path) -> Path:
     """The path of a column as far as the value has it."""
     for depth, key in enumerate(path, 1):
         value = value.get(key)
@@ -80,7 +80,7 @@ def _place(value: Any, path: Path) -> Path:
     return path
 
 
-def strange_places(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
+def new_field_paths(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
     """The paths of new fields, or of the arrays and maps that contain them."""
     if node.kind != "object" or not isinstance(value, dict):
         return
@@ -88,29 +88,29 @@ def strange_places(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
         child = node.children.get(key)
         if child is None and node.open:
             continue
-        if child is None or (child.kind in ("list", "map") and _holds_strangers(child, item)):
+        if child is None or (child.kind in ("list", "map") and _holds_new_fields(child, item)):
             yield (*path, key)
         else:
-            yield from strange_places(child, item, (*path, key))
+            yield from new_field_paths(child, item, (*path, key))
 
 
-def _not_ours(node: PayloadNode, value: Any, where: str) -> Iterator[str]:
+def _other_fields(node: PayloadNode, value: Any, where: str) -> Iterator[str]:
     """The dotted names of fields that are not fields of the table."""
     for key, item in value.items() if node.open and isinstance(value, dict) else ():
         if key in node.children:
-            yield from _not_ours(node.children[key], item, f"{where}{key}.")
+            yield from _other_fields(node.children[key], item, f"{where}{key}.")
         else:
             yield where + key
 
 
-def _holds_strangers(node: PayloadNode, value: Any) -> bool:
+def _holds_new_fields(node: PayloadNode, value: Any) -> bool:
     if node.kind == "object":
         return isinstance(value, dict) and any(
-            key not in node.children or _holds_strangers(node.children[key], item) for key, item in value.items()
+            key not in node.children or _holds_new_fields(node.children[key], item) for key, item in value.items()
         )
     items = value if isinstance(value, list) and node.kind == "list" else ()
     items = list(value.values()) if isinstance(value, dict) and node.kind == "map" else items
-    return any(_holds_strangers(node.children["*"], item) for item in items)
+    return any(_holds_new_fields(node.children["*"], item) for item in items)
 
 
 def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
@@ -124,10 +124,10 @@ def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
             here = here.children.setdefault(key, PayloadNode("object"))
         here.children[last] = PayloadNode("json")
     cuts = Cutter(parser, root).cut(text)
-    return {path: _dug(cuts, path) for path in paths}
+    return {path: _at(cuts, path) for path in paths}
 
 
-def _dug(value: Any, path: Path) -> str:
+def _at(value: Any, path: Path) -> str:
     for key in path:
         value = value[key]
     return "null" if value is None else str(value)
@@ -157,17 +157,17 @@ class RescuingDecoder:
         layout: PayloadSchema,
         new_field: NewField,
         limits: DecodeLimits,
-        stencils: TemplateMatchers | None = None,
+        templates: TemplateMatchers | None = None,
     ) -> None:
         self._inner = inner
         self._limits = limits
-        self._stencils = stencils
+        self._templates = templates
         self._rescuer = Rescuer(layout.bare(), new_field, limits)
         self._layout = layout
         self._schema = layout.schema
         self._new_field = new_field
         wrong = MISFITS if any(column.rescued for column in layout.columns) else frozenset()
-        self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
+        self._rescuable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a column of values to typed rows and rejects."""
@@ -176,15 +176,15 @@ class RescuingDecoder:
         return replace(decoded, rows=rows)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
-        if self._stencils is None:
+        if self._templates is None:
             return self._one_by_one(values)
         texts, at, _ = triage(values, self._limits)
-        fitting = self._stencils.fit(texts)
+        fitting = self._templates.fit(texts)
         if not fitting:
             return self._one_by_one(values)
         unread = np.ones(len(values), bool)
         unread[np.concatenate([at[each.index] for each in fitting])] = False
-        parts = [self._taken(each, at) for each in fitting]
+        parts = [self._rows_of(each, at) for each in fitting]
         if unread.any():
             there = np.flatnonzero(unread)
             rest = self._one_by_one(values.take(pa.array(there)))
@@ -193,17 +193,17 @@ class RescuingDecoder:
             parts.append(replace(rest, index=pa.array(there[rest.index.to_numpy()]), rejects=rejects))
         return join_rejects(parts, self._schema)
 
-    def _taken(self, fitting: TemplateMatch, at: Numbers) -> Decoded:
+    def _rows_of(self, fitting: TemplateMatch, at: Numbers) -> Decoded:
         """The rows of a template match."""
         kept = pa.nulls(len(fitting.index), pa.string()) if fitting.kept is None else fitting.kept
         rows = pa.Table.from_arrays([*fitting.columns, kept], schema=self._schema)
-        ignored = dict.fromkeys(fitting.strangers, len(fitting.index))
+        ignored = dict.fromkeys(fitting.new_fields, len(fitting.index))
         return Decoded(rows, pa.array(at[fitting.index]), Rejects(), None, ignored)
 
     def _one_by_one(self, values: pa.BinaryArray) -> Decoded:
         decoded = self._inner.decode(values)
-        rows, texts, at, rejects = self._mended(values, decoded.rejects)
-        decoded, wide = self._noted(decoded, values, rows, at)
+        rows, texts, at, rejects = self._rescue(values, decoded.rejects)
+        decoded, wide = self._with_new_fields(decoded, values, rows, at)
         if wide:
             for position, detail in wide.items():
                 rejects.add(position, Reason.TOO_WIDE, detail)
@@ -230,12 +230,12 @@ class RescuingDecoder:
         """As the inner decoder."""
         return self._inner.peek(values, path)
 
-    def _mended(
+    def _rescue(
         self, values: pa.BinaryArray, refused: Rejects
     ) -> tuple[list[Row], list[str | None], list[int], Rejects]:
         rows, texts, at, rejects = list[Row](), list[str | None](), list[int](), Rejects()
         for position, reason, detail in refused:
-            if reason not in self._mendable:
+            if reason not in self._rescuable:
                 rejects.add(position, reason, detail)
                 continue
             try:
@@ -248,11 +248,11 @@ class RescuingDecoder:
             at.append(position)
         return rows, texts, at, rejects
 
-    def _noted(
+    def _with_new_fields(
         self, decoded: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]
     ) -> tuple[Decoded, dict[int, str]]:
         """Add the new fields of rescued rows, unless the contract rescues these; and details for rows with too many."""
-        with_new = [position for row, position in zip(rows, at, strict=True) if row.strangers]
+        with_new = [position for row, position in zip(rows, at, strict=True) if row.new_fields]
         if self._new_field == "evolve" and with_new:
             more, wide = self._inner.unknown(_texts(values, pa.array(with_new)))
             unknown = merge_inferred(decoded.unknown, more) if decoded.unknown and more else more or decoded.unknown
@@ -260,7 +260,7 @@ class RescuingDecoder:
         if self._new_field in ("ignore", "rescue") and with_new:
             names = Counter(decoded.ignored)
             for row in rows:
-                names.update(row.strangers)
+                names.update(row.new_fields)
             return replace(decoded, ignored=few(names)), {}
         return decoded, {}
 

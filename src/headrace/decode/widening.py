@@ -39,7 +39,7 @@ def widened_types(
     columns = [item for item in payload if item.name not in fixed and _is_read(item) and _may_widen(item)]
     if not columns:
         return None
-    requests = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
+    requests = _requests(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
     if not requests:
         return None
     fitting = decode(evolve(payload, merge_all(asks for asks, _ in requests)), new_field, values)
@@ -47,11 +47,11 @@ def widened_types(
     return merge_all([*helped, fitting.unknown or {}]) if helped else None
 
 
-def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Numbers]]:
+def _requests(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Numbers]]:
     """Distinct requests for wider types, each with the positions of its values."""
     if not len(texts.index):
         return []
-    requests = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
+    requests = [_column_requests(item, texts.rows[item.name].combine_chunks()) for item in columns]
     kinds, which = np.unique(np.column_stack([codes for _, codes in requests]), axis=0, return_inverse=True)
     positions, which = texts.index.to_numpy(), which.reshape(-1)
     groups = [
@@ -61,25 +61,25 @@ def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Num
     return [(asks, at) for asks, at in groups if asks]
 
 
-def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
+def _column_requests(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
     """The distinct requests of a column's values, and the number of each value's request."""
     parser, known, keys = Parser(DecodeLimits()), {"{}": 0}, payload_field(item).keys
     encoded = alike(item.type, texts).dictionary_encode()
     codes = [0]  # of NULL, then of each text
     for text in encoded.dictionary.to_pylist():
-        asks = _asks(item, parser.value(text))
-        codes.append(known.setdefault(json.dumps({} if asks is None else _at(keys, asks)), len(known)))
+        asks = _needed(item, parser.value(text))
+        codes.append(known.setdefault(json.dumps({} if asks is None else _nested(keys, asks)), len(known)))
     nth = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
     return [json.loads(asks) for asks in known], np.array(codes)[nth + 1]
 
 
-def _asks(item: pa.Field, value: Any) -> Structure | None:
+def _needed(item: pa.Field, value: Any) -> Structure | None:
     """The wider type that one value needs, as a structure; None if it fits."""
     kind = item.type
     if value is None or is_json_text(item):
         return None
     if pa.types.is_struct(kind):
-        inner = {each.name: _asks(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
+        inner = {each.name: _needed(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
         fields = {name: asks for name, asks in inner.items() if asks is not None}
         return struct(fields) if fields else None
     if pa.types.is_list(kind):
@@ -95,7 +95,7 @@ def _together(item: pa.Field, values: list[Any]) -> Structure | None:
     """The wider type that several values need. A nested date stays a date: Delta stores no unit for elements."""
     if pa.types.is_date(item.type):
         return None
-    return merge_all(filter(None, (_asks(item, value) for value in values))) or None
+    return merge_all(filter(None, (_needed(item, value) for value in values))) or None
 
 
 def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
@@ -139,6 +139,6 @@ def _as_text(item: pa.Field) -> pa.Field:
     return PayloadField(item.name, pa.string(), path=payload_field(item).path, json_text=True).to_arrow()
 
 
-def _at(keys: tuple[str, ...], asks: Structure) -> Structure:
+def _nested(keys: tuple[str, ...], asks: Structure) -> Structure:
     """A structure at a path."""
     return reduce(lambda below, key: struct({key: below}), reversed(keys), asks)

@@ -79,7 +79,7 @@ def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Bl
         return _covered(sql, item, form, blocks)
     if not pa.types.is_struct(item.type):
         raise UsageError(
-            f"'{item.name}' is {_said(item)}, and has no field '{path[0]}' to mask.", hint="Mask it as a whole."
+            f"'{item.name}' is {_type_name(item)}, and has no field '{path[0]}' to mask.", hint="Mask it as a whole."
         )
     parts, fields = [], []
     for inner in item.type:
@@ -103,7 +103,7 @@ def _covered(sql: str, item: pa.Field, form: Form, blocks: Blocks) -> tuple[str,
         case HashMask(key):
             inner, outer = blocks(key)
             masked_sql = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
-    masked_type = payload_field(item).masked_type or _said(item)
+    masked_type = payload_field(item).masked_type or _type_name(item)
     return masked_sql, PayloadField(item.name, pa.string(), item.nullable, masked_type=masked_type).to_arrow()
 
 
@@ -120,11 +120,11 @@ def _text(sql: str, item: pa.Field) -> str:
         return sql
     if pa.types.is_nested(item.type):
         raise UsageError(
-            f"'{item.name}' is {_said(item)}, which has no text of its own to hash or to cut.",
+            f"'{item.name}' is {_type_name(item)}, which has no text of its own to hash or to cut.",
             hint="Mask its fields (a.b), or redact it, or set it to null.",
         )
     return f"to_base64({sql})" if pa.types.is_binary(item.type) else f"CAST({sql} AS VARCHAR)"
 
 
-def _said(item: pa.Field) -> str:
+def _type_name(item: pa.Field) -> str:
     return "json" if is_json_text(item) else type_name(item.type)

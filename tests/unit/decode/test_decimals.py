@@ -132,7 +132,7 @@ def by_template(made: JsonDecoder) -> None:
 
 
 def by_proof(made: JsonDecoder) -> None:
-    made._stencils._idle = 1_000_000  # no template is looked for
+    made._templates._idle = 1_000_000  # no template is looked for
 
 
 def one_by_one(made: JsonDecoder) -> None:

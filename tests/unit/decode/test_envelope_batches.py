@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import EnvelopeForm, EnvelopeScan, told_apart
+from headrace.decode.envelope.base import EnvelopeForm, EnvelopeScan, classify
 from headrace.decode.envelope.formats import ENVELOPES
 from headrace.reasons import Reason
 
@@ -22,7 +22,7 @@ VALUES = st.lists(st.fixed_dictionaries({path: st.sampled_from([None, *WORDS]) f
 
 def look(name: str, values: Sequence[dict[str, Any]]) -> tuple[EnvelopeScan, dict[int, tuple[Reason, str]]]:
     rejects = Rejects()
-    seen = ENVELOPES[name].look(lambda path: pa.array([each[path] for each in values], pa.string()), rejects)
+    seen = ENVELOPES[name].scan(lambda path: pa.array([each[path] for each in values], pa.string()), rejects)
     return seen, {at: (reason, detail) for at, reason, detail in rejects}
 
 
@@ -69,7 +69,7 @@ def test_as_many_kinds_as_values_cost_no_more_than_values():
         return form if int(seen[0] or 0) % 2 else (Reason.UNKNOWN_OPERATION, f"no {seen[0]}")
 
     count = 20_000
-    forms, which = told_apart([pa.array(map(str, range(count))), pa.nulls(count, pa.string())], judge, rejects)
+    forms, which = classify([pa.array(map(str, range(count))), pa.nulls(count, pa.string())], judge, rejects)
     assert forms == [form]
     assert which.tolist() == [-1, 0] * (count // 2)
     assert rejects.index == list(range(0, count, 2))

@@ -333,7 +333,7 @@ def test_nothing_forged_passes_for_a_value(kind, first, gap):
     expected = exact.decode(column)
     assert_same(both.decode(column), expected, written)
     # The pattern is known by now; each value alone meets it too.
-    assert both._stencils._known
+    assert both._templates._known
     for value in written:
         one = pa.array([value], pa.binary())
         assert_same(both.decode(one), exact.decode(one), [value])
@@ -421,6 +421,6 @@ def test_values_of_few_patterns_need_no_parser(new_field):
         b'{"id": 0, "rate": -2, "price": 1234567.8, "tags": null, "sizes": [-5], "labels": null, "user": null}\n',
     ]
     decoder = JsonDecoder(schema, new_field, DecodeLimits())
-    fitting = decoder._stencils.fit(pa.array([value.decode() for value in values]))
+    fitting = decoder._templates.fit(pa.array([value.decode() for value in values]))
     assert sorted(position for each in fitting for position in each.index.tolist()) == [0, 1, 2, 3]
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4

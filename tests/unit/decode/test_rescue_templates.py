@@ -72,7 +72,7 @@ def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: Res
     alone = bound_errors(layout(rescue), new_field, DecodeLimits())
     assert isinstance(made, RescuingDecoder)
     assert isinstance(alone, RescuingDecoder)
-    alone._stencils = None
+    alone._templates = None
     for _ in range(3):
         values = batch(pick)
         fast, slow = made.decode(values), alone.decode(values)
@@ -95,8 +95,8 @@ def test_what_misfits_everywhere_is_taken_at_once():
 
     made = bound_errors(layout("type"), "rescue", DecodeLimits())
     assert isinstance(made, RescuingDecoder)
-    assert made._stencils is not None
-    made._stencils.__class__ = Counting
+    assert made._templates is not None
+    made._templates.__class__ = Counting
     rows = [{**GOOD, "id": id, "text": "x", "n": "12", "new": [1.0, 2]} for id in range(500)]
     found = made.decode(pa.array([json.dumps(row).encode() for row in rows], pa.binary()))
     assert set(found.rows["_rescued"].to_pylist()) == {'{"n":"12","new":[1.0, 2]}'}

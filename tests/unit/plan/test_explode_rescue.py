@@ -106,8 +106,10 @@ def test_new_fields_inside_what_is_kept_are_rescued_and_those_beside_are_not():
 
 def test_fields_beside_the_list_do_not_make_clean_records_slow(monkeypatch: pytest.MonkeyPatch):
     """Once some records with them were seen, all others are read as if there were none."""
-    mended, met = ElementsDecoder._mended, []
-    monkeypatch.setattr(ElementsDecoder, "_mended", lambda self, some: met.append(len(some)) or mended(self, some))
+    mended, met = ElementsDecoder._decode_in_parts, []
+    monkeypatch.setattr(
+        ElementsDecoder, "_decode_in_parts", lambda self, some: met.append(len(some)) or mended(self, some)
+    )
     values = [{"id": nth, "note": "x", "more": {"a": 1}, "items": [{"id": nth}]} for nth in range(1000)]
     plan = rescuing()
     for _ in range(2):

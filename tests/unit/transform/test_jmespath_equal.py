@@ -201,7 +201,7 @@ EXPRESSIONS = st.recursive(st.one_of(PLACES, PLACES, LITERALS), _grown, max_leav
 def test_vectors_and_the_interpreter_give_the_same_answers(messages, texts):
     rows = rows_of(messages, PAYLOAD)
     queries, found = vectorised(texts, rows)
-    assert queries._asked(rows, queries._given(rows), NOW) is not None or not queries._computed
+    assert queries._sql_results(rows, queries._sql_columns(rows), NOW) is not None or not queries._computed
     for text, query, values in zip(texts, queries.made, found, strict=True):
         for message, value in zip(messages, values, strict=True):
             wanted = fitted(query.read, exactly(text, message))

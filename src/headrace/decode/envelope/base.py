@@ -33,9 +33,9 @@ Refusal = tuple[Reason, str]
 class EnvelopeForm:
     """One form of an envelope."""
 
-    way: Path = ()  # path of the row
-    places: Mapping[str, Path] = field(default_factory=dict)  # paths of the envelope's columns
-    said: Mapping[str, str] = field(default_factory=dict)  # columns with a constant value
+    row_path: Path = ()  # path of the row
+    paths: Mapping[str, Path] = field(default_factory=dict)  # paths of the envelope's columns
+    constants: Mapping[str, str] = field(default_factory=dict)  # columns with a constant value
     units: Mapping[str, str] = field(default_factory=dict)  # of columns with a time as a number
     known: tuple[Path, ...] = ()
     alone: bool = False  # the row has only the envelope's columns
@@ -45,7 +45,7 @@ class EnvelopeForm:
     bare: Reason = Reason.UNKNOWN_OPERATION  # reason for a reject if the row is empty
 
     def __hash__(self) -> int:
-        return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
+        return hash((self.row_path, tuple(self.paths.items()), tuple(self.constants.items()), self.known))
 
 
 @dataclass
@@ -65,12 +65,12 @@ class Envelope(Protocol):
     fills: Mapping[str, str]  # columns that are filled from the Kafka record if the value has none
     silent: Mapping[str, str]  # text of a column that has no value
 
-    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
+    def scan(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """The form of each value, -1 for rejected values; `peek` returns a scalar of each value."""
         ...
 
 
-def told_apart(
+def classify(
     seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], EnvelopeForm | Refusal], rejects: Rejects
 ) -> tuple[list[EnvelopeForm], Numbers]:
     """The form of each value by some of its scalars; each distinct combination is examined once."""
@@ -123,7 +123,7 @@ class Enveloped:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a column of values to typed rows and rejects."""
-        scan, rejects = self._look(values)
+        scan, rejects = self._scan(values)
         groups = ((form, np.flatnonzero(scan.which == nth)) for nth, form in enumerate(scan.forms))
         parts = [self._part(form, scan, values, at) for form, at in groups if len(at)]
         refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
@@ -135,11 +135,11 @@ class Enveloped:
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The type that the envelope names."""
-        scan, rejects = self._look(values)
+        scan, rejects = self._scan(values)
         types = scan.types if scan.types is not None else pa.nulls(len(values), pa.string())
         return pc.if_else(pa.array(scan.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
 
-    def _look(self, values: pa.BinaryArray) -> tuple[EnvelopeScan, Rejects]:
+    def _scan(self, values: pa.BinaryArray) -> tuple[EnvelopeScan, Rejects]:
         unreadable = Rejects()
 
         def peek(path: str) -> pa.StringArray:
@@ -148,11 +148,11 @@ class Enveloped:
             return texts
 
         refused = Rejects()
-        scan = self._envelope.look(peek, refused)
+        scan = self._envelope.scan(peek, refused)
         unreadable.join(refused)
         for nth, form in enumerate(scan.forms if not self._merges else ()):
             if form.merged:
-                seen = f"a {form.said['_op']}, and rows are only added here"
+                seen = f"a {form.constants['_op']}, and rows are only added here"
                 unreadable.add_all(np.flatnonzero(scan.which == nth), Reason.UNKNOWN_OPERATION, seen)
         kept = unreadable.firsts()
         scan.which[kept.index] = -1
@@ -166,7 +166,7 @@ class Enveloped:
         index, rows = at[decoded.index.to_numpy()], decoded.rows
         if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
             for position in index[bare].tolist():
-                word = form.said.get("_op", "event")
+                word = form.constants.get("_op", "event")
                 rejects.add(position, form.bare, f"the {word} says nothing of its row")
             rows, index = rows.filter(pa.array(~bare)), index[~bare]
         columns = [self._column(item, form, rows, scan, values, index) for item in self._schema]
@@ -191,8 +191,8 @@ class Enveloped:
         index: Numbers,
     ) -> pa.Array:
         name = item.name
-        if name in form.said:
-            return pa.repeat(pa.scalar(form.said[name], pa.string()), len(index)).cast(item.type)
+        if name in form.constants:
+            return pa.repeat(pa.scalar(form.constants[name], pa.string()), len(index)).cast(item.type)
         if name == form.whole:
             return without_bom(values.take(pa.array(index))).cast(pa.string())
         if name == form.both:
@@ -210,28 +210,28 @@ class Enveloped:
             fields = [placed for item in self._payload if (placed := self._field(item, form)) is not None]
             new_field: NewField = "ignore" if form.alone else self._new_field
             fields += [_json_at(name, (name,)) for name in ("before", "after") if form.both]
-            read = {form.places[item.name] for item in fields if item.name in form.places}
-            around = {*form.known, *form.places.values()} - read - {form.way}
-            layout = payload_schema_of(pa.schema(fields), form.way, sorted(around))
+            read = {form.paths[item.name] for item in fields if item.name in form.paths}
+            around = {*form.known, *form.paths.values()} - read - {form.row_path}
+            layout = payload_schema_of(pa.schema(fields), form.row_path, sorted(around))
             self._bound[form] = self._bind(layout, new_field, self._limits)
         return self._bound[form]
 
     def _field(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
         """A payload field in this form: the envelope's own at its absolute path, others inside the row."""
-        if item.name in form.said:
+        if item.name in form.constants:
             return None
         if item.name not in self._envelope.columns.names:
             return None if form.alone else item
         return self._placed(item, form)
 
     def _placed(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
-        if item.name not in form.places:
+        if item.name not in form.paths:
             return None
         return replace(
             payload_field(item),
             nullable=item.nullable or item.name in self._envelope.fills or item.name in self._envelope.silent,
             path="",
-            absolute_path=".".join(form.places[item.name]),
+            absolute_path=".".join(form.paths[item.name]),
             unit=form.units.get(item.name, ""),
         ).to_arrow()
 

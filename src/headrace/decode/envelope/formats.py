@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, told_apart
+from headrace.decode.envelope.base import Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, classify
 from headrace.decode.payload_field import PayloadField
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
@@ -45,13 +45,13 @@ class Debezium:
     }
     _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
 
-    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
+    def scan(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """The form by operation; a value with a schema has the event in `payload`."""
         bare = peek("op")
         wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
-        return EnvelopeScan(*told_apart([bare, wrapped], self._judge, rejects))
+        return EnvelopeScan(*classify([bare, wrapped], self._form_of, rejects))
 
-    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         op = seen[1] if seen[0] is None else seen[0]
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
@@ -89,14 +89,14 @@ class Rivven:
         "Schema": "schema",
     }
 
-    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
+    def scan(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """A change by `source_type` and `op`, an event by `event_type`; any other value is a record."""
-        forms, which = told_apart([peek("source_type"), peek("op"), peek("event_type")], self._judge, rejects)
+        forms, which = classify([peek("source_type"), peek("op"), peek("event_type")], self._form_of, rejects)
         # Events have a field `stream`.
-        silent = any("stream" not in form.places for form in forms)
+        silent = any("stream" not in form.paths for form in forms)
         return EnvelopeScan(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
 
-    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         source, change, event = seen
         is_change = source is not None and change is not None
         form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
@@ -141,11 +141,11 @@ class RivvenChanges:
     }
     _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
 
-    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
+    def scan(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """The form by operation; a schema change has no row."""
-        return EnvelopeScan(*told_apart([peek("op")], self._judge, rejects))
+        return EnvelopeScan(*classify([peek("op")], self._form_of, rejects))
 
-    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         if word := self._OPERATIONS.get(seen[0] or ""):
             return self._form(word)
         problem = f"the operation '{seen[0]}'" if seen[0] else "no operation"
@@ -176,11 +176,11 @@ class CloudEvents:
     fills: Mapping[str, str] = {}
     silent: Mapping[str, str] = {}
 
-    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
+    def scan(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """One form; values without specversion 1.x are rejected."""
-        return EnvelopeScan(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
+        return EnvelopeScan(*classify([peek("specversion")], self._form_of, rejects), types=peek("type"))
 
-    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         (version,) = seen
         if version is not None and version.startswith("1."):
             return _CLOUD_EVENT

@@ -49,7 +49,7 @@ class JsonDecoder:
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
         self._surveyor = NewKeyFinder(self._layout, self._exact.is_new_field)
         self._lessons = LearnedKeys(self._layout, new_field == "ignore", limits)
-        self._stencils = TemplateMatchers(self._layout, limits, new_field == "ignore")
+        self._templates = TemplateMatchers(self._layout, limits, new_field == "ignore")
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
         self._scout = Discovery(self._decode, self._scouting) if blank else None
         self._whole = False  # the structure of values with new fields starts at the root
@@ -73,7 +73,7 @@ class JsonDecoder:
         return replace(decoded, rows=self._layout.with_message(decoded.rows, lambda: self.messages(texts.take(there))))
 
     def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
-        fitting = self._stencils.fit(texts) if self._prover else []
+        fitting = self._templates.fit(texts) if self._prover else []
         if not fitting:
             return self._by_proof(texts, at, rejects)
         unread = np.ones(len(texts), bool)
@@ -87,7 +87,7 @@ class JsonDecoder:
         rows, index = _in_order(parts)
         names = Counter(rest.ignored)
         for each in fitting:
-            names.update(dict.fromkeys(each.strangers, len(each.index)))
+            names.update(dict.fromkeys(each.new_fields, len(each.index)))
         return replace(rest, rows=rows, index=pa.array(index), ignored=few(names))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
@@ -104,8 +104,8 @@ class JsonDecoder:
         rest = np.flatnonzero(~good)
         rows, kept = self._explain(texts, at, rest, rejects)
         for row, position in zip(rows, kept, strict=True):
-            names.update(row.strangers)
-            with_new[position] = bool(row.strangers)
+            names.update(row.new_fields)
+            with_new[position] = bool(row.new_fields)
         unknown = None
         if self._new_field == "evolve" and with_new.any():
             places = np.flatnonzero(with_new)
@@ -152,9 +152,9 @@ class JsonDecoder:
         within = texts if len(at) == len(texts) else texts.take(pa.array(positions))
         calm = harmless(within, self._limits)
         survey = self._surveyor.survey(within, proof.entries[at], proof.colons[at], calm)
-        accepted = survey.clean if self._new_field in ("ignore", "evolve") else survey.clean & ~survey.strange
+        accepted = survey.clean if self._new_field in ("ignore", "evolve") else survey.clean & ~survey.has_new
         good[positions[accepted]] = True
-        with_new[positions[accepted]] = survey.strange[accepted]
+        with_new[positions[accepted]] = survey.has_new[accepted]
         if self._lessons.learn(within.filter(pa.array(accepted)), len(texts)):
             self._prover = self._lessons.prover()
         return survey.names
@@ -208,21 +208,21 @@ class JsonDecoder:
         if self._whole:
             return structure
         beyond = _beyond(self._layout.root, structure)
-        for step in self._layout.way:
+        for step in self._layout.row_path:
             beyond = beyond and beyond.get("fields", {}).get(step)
         return beyond
 
 
 def _rows_in(texts: pa.StringArray, layout: PayloadSchema) -> pa.Array:
     """The JSON text of the row inside each value."""
-    if not layout.way:
+    if not layout.row_path:
         return texts
-    where = duck.literal(json_path_of(layout.root, layout.way))
+    where = duck.literal(json_path_of(layout.root, layout.row_path))
     sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
     rows = duck.plan_of_query(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
     # DuckDB reformats numbers; if that would change a text, the original is cut out.
     rewritten = pa.array(matches(texts, LONG_NUMBER))
-    return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
+    return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.row_path))
 
 
 def _cut(texts: pa.StringArray, parents: tuple[str, ...]) -> pa.StringArray:
@@ -328,8 +328,8 @@ def bound_errors(layout: PayloadSchema, new_field: NewField, limits: DecodeLimit
     bare = layout.bare()
     inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
     keep = KeptText(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))
-    stencils = TemplateMatchers(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
-    return RescuingDecoder(inner, layout, new_field, limits, stencils)
+    templates = TemplateMatchers(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
+    return RescuingDecoder(inner, layout, new_field, limits, templates)
 
 
 def json_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: JsonFormat) -> Decoder:

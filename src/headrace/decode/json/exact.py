@@ -24,7 +24,7 @@ class Row:
     """A valid value: one item per column, and the names of its new fields."""
 
     values: tuple[Any, ...]
-    strangers: tuple[str, ...] = ()
+    new_fields: tuple[str, ...] = ()
 
 
 class ExactReader:

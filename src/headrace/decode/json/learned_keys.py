@@ -41,9 +41,9 @@ class LearnedKeys:
             return False
         self._times += 1
         known = len(self._learned)
-        for path, stranger in self._unlisted(self._layout.root, infer(surveyed.slice(0, _SAMPLE)), ()):
+        for path, is_new in self._unlisted(self._layout.root, infer(surveyed.slice(0, _SAMPLE)), ()):
             if self._has_room(path):
-                self._learned.setdefault(path, stranger)
+                self._learned.setdefault(path, is_new)
         return len(self._learned) > known
 
     def _has_room(self, path: Path) -> bool:
@@ -54,20 +54,20 @@ class LearnedKeys:
     def prover(self) -> Prover:
         """A prover with the added paths."""
         # A parent is always added before its children.
-        return Prover(with_skipped(self._layout, self._learned), self._limits, self._strangers())
+        return Prover(with_skipped(self._layout, self._learned), self._limits, self._new_fields())
 
     def count(self, proof: Proof) -> Counter[str]:
         """The number of proven rows with each new field."""
         return Counter(
             {
                 ".".join(part for part in path if part != "*"): count
-                for path, present in zip(self._strangers(), proof.strangers, strict=True)
+                for path, present in zip(self._new_fields(), proof.new_fields, strict=True)
                 if (count := int((present & proof.proven).sum()))
             }
         )
 
-    def _strangers(self) -> tuple[Path, ...]:
-        return tuple(path for path, stranger in self._learned.items() if stranger)
+    def _new_fields(self) -> tuple[Path, ...]:
+        return tuple(path for path, is_new in self._learned.items() if is_new)
 
     def _unlisted(self, node: PayloadNode | None, structure: Structure, path: Path) -> Iterator[tuple[Path, bool]]:
         """Keys that the layout does not have, parents first."""

@@ -29,7 +29,7 @@ class NewKeys:
     """The result for texts whose known paths are valid."""
 
     clean: Mask  # the row is valid
-    strange: Mask  # it has new fields
+    has_new: Mask  # it has new fields
     names: Counter[str] = field(default_factory=Counter)  # new fields of clean rows, dotted
 
 
@@ -56,7 +56,7 @@ class NewKeyFinder:
         """Examine rows by their few distinct shapes; the number of colons shows which rows have keys deeper down."""
         result = duck.plan_of_query(self._sql, seen=pa.table({"v": texts}))
         shapes = result["shape"].combine_chunks().dictionary_encode()
-        new_keys = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
+        new_keys = [self._new_names(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
         codes = shapes.indices.to_numpy()
         clean = np.array([keys is not None for keys in new_keys], bool)[codes] & harmless
         with_new = np.array([bool(keys) for keys in new_keys], bool)[codes]
@@ -72,7 +72,7 @@ class NewKeyFinder:
                 names.update({name: int(count) for name in new_keys[code] or ()})
         return NewKeys(clean, with_new, names)
 
-    def _strangers(self, shape: list[list[str]]) -> list[str] | None:
+    def _new_names(self, shape: list[list[str]]) -> list[str] | None:
         """The new names of a shape; None if one is invalid or duplicate."""
         names: list[str] = []
         for keys, (where, node) in zip(shape, self._levels, strict=True):

@@ -43,7 +43,7 @@ class Proof:
     keys: Numbers  # known keys present
     entries: Numbers  # of these, keys of maps
     colons: Numbers  # keys in the text, or more
-    strangers: list[Mask]  # for each new field of the query, where it is present
+    new_fields: list[Mask]  # for each new field of the query, where it is present
 
 
 class Prover:
@@ -52,7 +52,7 @@ class Prover:
     def __init__(self, layout: PayloadSchema, limits: DecodeLimits, new_fields: tuple[Path, ...] = ()) -> None:
         self._layout = layout
         self._limits = limits
-        self._strangers = len(new_fields)
+        self._new_fields = len(new_fields)
         self._question = extraction_query(layout, new_fields)
         nodes = [node for _, node in walk_nodes(layout.root)]
         deepest = max((len(path) for path, _ in walk_nodes(layout.root)), default=0) + 1
@@ -104,7 +104,7 @@ class Prover:
         sure &= ~doubt.rows
         if (ask := np.flatnonzero(sure & unread & (colons == keys))).size:
             sure[ask] = harmless(texts if ask.size == len(texts) else texts.take(pa.array(ask)), self._limits)
-        with_new = [bools(result[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
+        with_new = [bools(result[f"s{at}"].combine_chunks()) for at in range(self._new_fields)]
         return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, with_new)
 
     def _column(self, at: int, column: PayloadColumn, result: pa.Table, doubt: Doubt) -> pa.Array:

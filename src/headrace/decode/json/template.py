@@ -73,7 +73,7 @@ class Template:
     values: tuple[TemplateValue, ...]
     objects: frozenset[Path]
     keys: int
-    strangers: tuple[str, ...]  # new fields that are ignored, dotted
+    new_fields: tuple[str, ...]  # new fields that are ignored, dotted
     misfits: tuple[int, ...] = ()  # values of another type than their column
     news: tuple[int, ...] = ()  # values of new fields that are rescued
 
@@ -119,7 +119,7 @@ def trace_template(
     lacks = _lacks(layout, objects | {value.path for value in values})
     if any(lacks):
         return None
-    new_fields, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
+    new_fields, misfits, news = tuple(tracer.new_fields), tuple(tracer.misfits), tuple(tracer.news)
     return Template(text, values, objects, tracer.keys, new_fields, misfits, news)
 
 
@@ -139,7 +139,7 @@ class _Tracer:
     keys: int = 0
     values: list[TemplateValue] = field(default_factory=list)
     objects: set[Path] = field(default_factory=set)
-    strangers: list[str] = field(default_factory=list)
+    new_fields: list[str] = field(default_factory=list)
     misfits: list[int] = field(default_factory=list)
     news: list[int] = field(default_factory=list)
 
@@ -195,15 +195,15 @@ class _Tracer:
         elif (child := node.children.get(key)) is None:
             if not self.ignore or same in {name.lower() for name in node.children}:
                 raise _Untraceable
-            self._stranger((*path, key), node)
+            self._new_field((*path, key), node)
         elif child.kind == "skip":
             self._unread((*path, key))
         else:
             self._value(child, (*path, key))
 
-    def _stranger(self, path: Path, node: PayloadNode) -> None:
+    def _new_field(self, path: Path, node: PayloadNode) -> None:
         if not self.keep.fields or node.open:
-            self.strangers.append(".".join(path))
+            self.new_fields.append(".".join(path))
         elif self._here() == b"{":
             raise _Untraceable  # its text is more than one value
         else:

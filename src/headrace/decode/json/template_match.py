@@ -46,7 +46,7 @@ class TemplateMatch:
 
     index: Numbers
     columns: list[pa.Array]
-    strangers: tuple[str, ...]  # ignored new fields that each text has
+    new_fields: tuple[str, ...]  # ignored new fields that each text has
     kept: pa.StringArray | None = None  # rescued values of each text
 
 
@@ -70,12 +70,12 @@ class TemplateMatcher:
         rows = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
         kept = self._kept(whole, nulls, good)
         if good.all():
-            return TemplateMatch(index, rows, self.pattern.strangers, kept)
+            return TemplateMatch(index, rows, self.pattern.new_fields, kept)
         if not good.any():
             return None
         rows = [column.filter(pa.array(good)) for column in rows]
         kept = kept if kept is None else kept.filter(pa.array(good))
-        return TemplateMatch(index[good], rows, self.pattern.strangers, kept)
+        return TemplateMatch(index[good], rows, self.pattern.new_fields, kept)
 
     def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
         """The texts of rescued values, each after its path; a null fits every column and is not rescued."""
@@ -261,12 +261,12 @@ class TemplateMatchers:
         column, rest = _Texts(texts), np.ones(len(texts), bool)
         matches: dict[TemplateMatcher, TemplateMatch] = {}
         vain = 0
-        for stencil in chain(self._known, self._traced(column, rest)):
-            index = np.flatnonzero(rest & (column.counts == stencil.pattern.keys))
+        for matcher in chain(self._known, self._traced(column, rest)):
+            index = np.flatnonzero(rest & (column.counts == matcher.pattern.keys))
             if not len(index):
                 continue
-            if fitting := stencil.fit(column, index):
-                matches[stencil] = fitting
+            if fitting := matcher.fit(column, index):
+                matches[matcher] = fitting
                 rest[fitting.index] = False
             vain += len(index) - (len(fitting.index) if fitting else 0)
             if vain > _VAIN * len(texts):

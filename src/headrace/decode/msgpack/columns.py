@@ -69,7 +69,7 @@ class MsgpackColumns:
         starts = seen.starts.astype(np.int64)
         self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
         self.good = np.ones(len(values), bool)
-        self.strangers: list[tuple[str, Numbers]] = []  # fields that the schema does not have, and their rows
+        self.unknown_fields: list[tuple[str, Numbers]] = []  # fields that the schema does not have, and their rows
         self._keys = keys
         self._big, self._words = self._view(">u8"), self._view("<u8")
 
@@ -144,7 +144,7 @@ class MsgpackColumns:
             else:
                 if top:
                     self._pass_over(some)
-                    self.strangers.append((str(name), some.row))
+                    self.unknown_fields.append((str(name), some.row))
                 else:
                     self._leave(some, np.ones(len(some), bool))  # the exact path names and counts the field
             cursor.pos[here] = some.pos

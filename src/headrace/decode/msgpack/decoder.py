@@ -140,10 +140,10 @@ class MsgpackDecoder:
         wire = msgpack_wire.MsgpackColumns(values, BARE, self._limits.keys)
         table = pa.Table.from_arrays(wire.read(schema), names)
         good = wire.good
-        for _, rows in wire.strangers if strict and self._new_field in ("reject", "rescue", "stop") else ():
+        for _, rows in wire.unknown_fields if strict and self._new_field in ("reject", "rescue", "stop") else ():
             good[rows] = False
         ignored: Counter[str] = Counter()
-        for name, rows in wire.strangers:
+        for name, rows in wire.unknown_fields:
             ignored[name] += int(good[rows].sum())
         return (table if good.all() else table.filter(pa.array(good))), good, +ignored
 

@@ -154,21 +154,21 @@ def _field(item: Any) -> tuple[str, pa.DataType]:
         arrow_type = parse_type(kind)
     except (UsageError, RecursionError) as trouble:
         raise BadSchemas(f"{name[:100]}: {str(trouble)[:200]}") from None
-    if (unsupported := _strange(arrow_type)) is not None:
+    if (unsupported := _unsupported(arrow_type)) is not None:
         raise BadSchemas(
             f"{name[:100]}: MessagePack has no {unsupported}; name what is sent, and give the column its type"
         )
     return name, arrow_type
 
 
-def _strange(kind: pa.DataType) -> pa.DataType | None:
+def _unsupported(kind: pa.DataType) -> pa.DataType | None:
     """The first nested type that MessagePack does not have."""
     if pa.types.is_struct(kind):
-        return next((unsupported for item in kind if (unsupported := _strange(item.type)) is not None), None)
+        return next((unsupported for item in kind if (unsupported := _unsupported(item.type)) is not None), None)
     if pa.types.is_list(kind):
-        return _strange(kind.value_type)
+        return _unsupported(kind.value_type)
     if pa.types.is_map(kind):
-        return _strange(kind.item_type) if pa.types.is_string(kind.key_type) else kind.key_type
+        return _unsupported(kind.item_type) if pa.types.is_string(kind.key_type) else kind.key_type
     known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary)
     if any(is_a(kind) for is_a in known) or (pa.types.is_timestamp(kind) and kind.tz is not None):
         return None

@@ -123,7 +123,7 @@ class Registry:
 
     def _text(self, response: Mapping[str, Any]) -> str:
         if not isinstance(text := response.get("schema"), str):
-            raise self._strange("an answer without a schema")
+            raise self._unusable("an answer without a schema")
         return text
 
     # ---- disk cache ----
@@ -165,9 +165,9 @@ class Registry:
         if status == 404 and (unknown is None or code in unknown):
             return None
         if status != 200:
-            raise self._strange(f"status {status}")
+            raise self._unusable(f"status {status}")
         if not isinstance(content, dict):
-            raise self._strange("an answer that is no JSON object")
+            raise self._unusable("an answer that is no JSON object")
         return content
 
     def _get(self, path: str) -> tuple[int, bytes]:
@@ -219,7 +219,7 @@ class Registry:
             raise AuthenticationFailed(trouble.message, hint=trouble.hint) from None
         return headers | {"Authorization": f"Basic {b64encode(f'{self._spec.username}:{password}'.encode()).decode()}"}
 
-    def _strange(self, seen: str) -> RegistryUnreachable:
+    def _unusable(self, seen: str) -> RegistryUnreachable:
         return RegistryUnreachable(
             f"What is at {self._spec.url} does not answer as a schema registry does: {seen}.",
             hint="Look whether the url has the path of Confluent's API.",

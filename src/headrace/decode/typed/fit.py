@@ -45,7 +45,7 @@ from headrace.decode.nested import (
 from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.rescue import outermost, rescued
 from headrace.decode.typed.convert import as_python, converted, why
-from headrace.decode.typed.maps import judge_maps
+from headrace.decode.typed.maps import check_maps
 from headrace.decode.typed.text import as_json
 from headrace.errors import ContractViolation
 from headrace.reasons import MISFITS, Reason
@@ -68,17 +68,19 @@ def fit_values(
     """
     fit = _Fit(natural, layout)
     if texts:
-        fit.kept = {row: dict(texts[position]) for row, position in enumerate(at.tolist()) if position in texts}
-    judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
+        fit.rescued_texts = {
+            row: dict(texts[position]) for row, position in enumerate(at.tolist()) if position in texts
+        }
+    check_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
     columns = [fit.of(each, new_field) for each in layout.columns]
-    new_fields = fit.strangers(new_field)
+    new_fields = fit.apply_contract(new_field)
     unknown = _asked_by(natural, layout) if new_field == "evolve" and not fit.refused.all() else None
     if unknown and (count := added(by_key(layout.own), unknown)) > limits.new_columns:
         fit.refuse_new(too_many(unknown, count, limits))
         unknown = None
     good = np.flatnonzero(~fit.refused)
     for row in np.flatnonzero(fit.refused).tolist():
-        rejects.add(int(at[row]), *fit.verdicts[row])
+        rejects.add(int(at[row]), *fit.errors[row])
     if layout.rescue:
         columns.append(fit.rescued())
     if layout.elements:
@@ -116,7 +118,7 @@ def _asked_by(natural: pa.Table, layout: PayloadSchema) -> Structure | None:
 
 
 def _within(structure: Structure, layout: PayloadSchema) -> Structure:
-    for step in layout.way:
+    for step in layout.row_path:
         structure = structure.get("fields", {}).get(step, {})
     return structure
 
@@ -151,8 +153,8 @@ class _Fit:
         self.whole = as_struct(natural)
         self.rows = np.arange(len(natural))
         self.refused = np.zeros(len(natural), bool)
-        self.verdicts: dict[int, tuple[Reason, str]] = {}
-        self.kept: dict[int, dict[Path, str]] = {}  # what is rescued of each record
+        self.errors: dict[int, tuple[Reason, str]] = {}
+        self.rescued_texts: dict[int, dict[Path, str]] = {}  # what is rescued of each record
         self.rescued_elements = pa.nulls(len(natural), pa.list_(pa.string()))
 
     def of(self, column: PayloadColumn, new_field: NewField) -> pa.Array:
@@ -176,16 +178,16 @@ class _Fit:
 
     def rescued_column(self, column: PayloadColumn) -> pa.Array:
         """The same; a value that does not fit is NULL, and its text is rescued."""
-        refused, errors = self.refused, self.verdicts
-        self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
+        refused, errors = self.refused, self.errors
+        self.refused, self.errors = np.zeros(len(self.rows), bool), {}
         values = self.column(column)
-        misfits = np.array([row for row, (reason, _) in self.verdicts.items() if reason in MISFITS], np.int64)
+        misfits = np.array([row for row, (reason, _) in self.errors.items() if reason in MISFITS], np.int64)
         self.refused[misfits] = False
-        self.verdicts = {row: error for row, error in self.verdicts.items() if self.refused[row]} | errors
+        self.errors = {row: error for row, error in self.errors.items() if self.refused[row]} | errors
         self.refused |= refused
         if not len(misfits):
             return values
-        self._keep(column.path, misfits)
+        self._rescue(column.path, misfits)
         rejected = np.zeros(len(self.rows), bool)
         rejected[misfits] = True
         return pc.if_else(pa.array(rejected), pa.scalar(None, values.type), values)
@@ -200,12 +202,12 @@ class _Fit:
         fit = _Fit(_alone(inner, column.path), elements_of.layout)
         columns = [fit.of(each, new_field) for each in elements_of.layout.columns]
         if new_field == "rescue":
-            fit.strangers(new_field)
+            fit.apply_contract(new_field)
         self._refuse_elements(fit, owner, ".".join(column.path))
         offsets, kind, none = offsets_of(values, owner), column.node.type, pa.array(~is_there(values))
-        if fit.kept:
+        if fit.rescued_texts:
             texts, some = fit.rescued(), np.zeros(len(self.rows), bool)
-            some[owner[list(fit.kept)]] = True
+            some[owner[list(fit.rescued_texts)]] = True
             self.rescued_elements = pa.ListArray.from_arrays(offsets, texts, mask=pa.array(~some))
         elements = columns[0]
         if pa.types.is_struct(kind.value_type):
@@ -222,21 +224,21 @@ class _Fit:
     def _refuse_elements(self, fit: _Fit, owner: Numbers, where: str) -> None:
         """Reject records with a rejected element; the detail has the element's position."""
         first = np.searchsorted(owner, owner)
-        for row, (reason, detail) in sorted(fit.verdicts.items()):
+        for row, (reason, detail) in sorted(fit.errors.items()):
             nth = f"{where}[{row - first[row]}]"
             self.refuse(owner[row : row + 1], reason, nth + detail.removeprefix(where))
 
     def rescued(self) -> pa.Array:
         """The rescued values of every record, as one text each."""
-        if not self.kept:
+        if not self.rescued_texts:
             return pa.nulls(len(self.rows), pa.string())
-        paths = ((parts, outermost(list(parts))) for parts in self.kept.values())
+        paths = ((parts, outermost(list(parts))) for parts in self.rescued_texts.values())
         texts = pa.array([rescued({path: parts[path] for path in outer}) for parts, outer in paths], pa.string())
         place = np.full(len(self.rows), -1, np.int64)
-        place[list(self.kept)] = np.arange(len(self.kept))
+        place[list(self.rescued_texts)] = np.arange(len(self.rescued_texts))
         return texts.take(pa.array(place, mask=place < 0))
 
-    def _keep(self, path: Path, rows: Numbers) -> None:
+    def _rescue(self, path: Path, rows: Numbers) -> None:
         """Rescue the text at a path, or where the path ends."""
         values, depth = self.whole, 0
         while (
@@ -248,9 +250,9 @@ class _Fit:
         values = values.take(pa.array(rows))
         texts = (plain(values) if is_json(values.type) else as_json(values)).to_pylist()
         for row, text in zip(rows.tolist(), texts, strict=True):
-            self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
+            self.rescued_texts.setdefault(row, {})[path[:depth]] = "null" if text is None else text
 
-    def strangers(self, new_field: NewField) -> dict[str, int]:
+    def apply_contract(self, new_field: NewField) -> dict[str, int]:
         """Apply the contract to new fields; returns those of valid records, with their number of records."""
         names: dict[str, int] = {}
         for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
@@ -266,7 +268,7 @@ class _Fit:
             elif node.open and self.layout.exploded:
                 names[full] = len(there)
             elif new_field == "rescue" and not node.open:
-                self._keep(place, there)
+                self._rescue(place, there)
             elif new_field == "stop":
                 raise ContractViolation(f"A record brings the new field '{full}', and the contract says: stop.")
             elif new_field == "reject":
@@ -383,7 +385,7 @@ class _Fit:
         """Reject records, unless they have an earlier reason."""
         for row in np.unique(rows).tolist():
             self.refused[row] = True
-            self.verdicts.setdefault(row, (reason, detail))
+            self.errors.setdefault(row, (reason, detail))
 
     def _refuse_all(
         self, values: pa.Array, rows: Numbers, live: Mask, where: str, expected: str, node: PayloadNode | None = None

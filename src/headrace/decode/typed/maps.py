@@ -15,7 +15,7 @@ from headrace.reasons import Reason
 Refuse = Callable[[Numbers, Reason, str], None]  # records, reason, detail
 
 
-def judge_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where: str = "") -> None:
+def check_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where: str = "") -> None:
     """Reject records whose maps could not be JSON objects; `rows` has the record of each value."""
     kind = values.type
     if not _holds_map(kind):
@@ -23,17 +23,17 @@ def judge_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where
     if pa.types.is_struct(kind):
         for item in kind:
             inner = struct_field(values, item.name)
-            judge_maps(inner, rows, most, refuse, f"{where}.{item.name}" if where else item.name)
+            check_maps(inner, rows, most, refuse, f"{where}.{item.name}" if where else item.name)
     elif is_list(kind):
         inner, owner = list_elements(values)
-        judge_maps(inner, rows[owner], most, refuse, f"{where}[]")
+        check_maps(inner, rows[owner], most, refuse, f"{where}[]")
     else:
         inner, owner = map_items(values)
-        _judge(map_keys(values), owner, rows, most, refuse, where)
-        judge_maps(inner, rows[owner], most, refuse, f"{where}.*")
+        _check(map_keys(values), owner, rows, most, refuse, where)
+        check_maps(inner, rows[owner], most, refuse, f"{where}.*")
 
 
-def _judge(keys: pa.Array, owner: Numbers, rows: Numbers, most: int, refuse: Refuse, where: str) -> None:
+def _check(keys: pa.Array, owner: Numbers, rows: Numbers, most: int, refuse: Refuse, where: str) -> None:
     pairs = pa.table({"owner": pa.array(owner), "key": keys})
     found = pairs.group_by(["owner", "key"]).aggregate([([], "count_all")])
     twice = found.filter(pc.greater(found["count_all"], 1))["owner"].to_numpy()

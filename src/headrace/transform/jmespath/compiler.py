@@ -35,13 +35,13 @@ from headrace.transform.jmespath.vector import (
     faithful,
     iso8601_sql,
     json_kind_of,
+    json_type_for,
     meets_map,
     message_path,
     ordered,
     path_of,
     same_kind,
     there,
-    told_as,
     truth,
     whole_literal,
 )
@@ -64,7 +64,7 @@ class Compiler:
         if path and (direct := self._direct(path)) and (free or direct.kind == kind):
             return direct
         vector = self._value(tree)
-        return self._as(vector, told_as(kind)) if isinstance(vector, Loose) else vector
+        return self._as(vector, json_type_for(kind)) if isinstance(vector, Loose) else vector
 
     def _direct(self, path: tuple[Step, ...]) -> SqlVector | None:
         """A column, or a part of it, unchanged: its type may differ from the message's."""

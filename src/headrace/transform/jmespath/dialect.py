@@ -244,7 +244,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         try:
             return self.visit(tree, message)
         except JMESPathError as error:
-            raise Failed(_said(error)) from None
+            raise Failed(_error_text(error)) from None
         except RecursionError:
             raise Failed("the message is nested too deep") from None
         except (TypeError, ValueError, ArithmeticError) as error:
@@ -275,7 +275,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
         return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
-def _said(error: JMESPathError) -> str:
+def _error_text(error: JMESPathError) -> str:
     expected, actual = getattr(error, "expected_types", None), getattr(error, "actual_type", None)
     if expected is None or actual is None:
         return _one_line(error)

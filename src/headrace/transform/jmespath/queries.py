@@ -113,8 +113,8 @@ class Queries:
         return [_of_rows(*result, owner, repeated_bytes) for result in answers]
 
     def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
-        columns = self._given(rows)
-        result = self._asked(rows, columns, now) if self._computed else None
+        columns = self._sql_columns(rows)
+        result = self._sql_results(rows, columns, now) if self._computed else None
         parts = [self._part(nth, query, result, envelopes, columns) for nth, query in enumerate(self.made)]
         open_ = [part for part in parts if part.unsure.any()]
         if open_:
@@ -124,7 +124,7 @@ class Queries:
                 for part in open_:
                     if part.unsure[position]:
                         part.settle(position, records)
-        return [part.mended() for part in parts]
+        return [part.complete() for part in parts]
 
     def _part(
         self,
@@ -147,7 +147,7 @@ class Queries:
         values, unsure = _fitted(natural, query.column)
         return _Part(query, values, unsure | ~bools(pc.fill_null(_whole(result[f"s{nth}"]), False)))
 
-    def _asked(self, rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
+    def _sql_results(self, rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
         """All vectors in one statement; None if DuckDB cannot read a message."""
         read = {name: values for name, values in columns.items() if self._reads(name)}
         if self._compiler.places:
@@ -158,7 +158,7 @@ class Queries:
         except duckdb.Error:
             return None
 
-    def _given(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    def _sql_columns(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
         """The columns and nested fields that expressions read, by their SQL name."""
         columns = {column.sql: rows.column(name) for name, column in self._columns.items()}
         parts = {
@@ -229,7 +229,7 @@ class _Part:
             self.failures[position] = f"its result does not fit: {unfit.detail}"
         self.values.append(value)
 
-    def mended(self) -> tuple[pa.Array, Failures]:
+    def complete(self) -> tuple[pa.Array, Failures]:
         """All values, and the reasons of failures."""
         if self.query.empty or not self.values:
             return self.made, self.failures

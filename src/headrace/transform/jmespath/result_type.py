@@ -52,11 +52,11 @@ def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
         for key in parents:
             inner = here.keys.setdefault(key, _Object({}, compiler.open))
             here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
-        here.keys[last] = None if item.name in rescued or item.json_text else _seen(item.type)
+        here.keys[last] = None if item.name in rescued or item.json_text else _message_type(item.type)
     return root
 
 
-def _seen(kind: pa.DataType) -> Kind:
+def _message_type(kind: pa.DataType) -> Kind:
     """The type of a column's values in the message."""
     if pa.types.is_integer(kind):
         return LONG
@@ -65,9 +65,9 @@ def _seen(kind: pa.DataType) -> Kind:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind):
         return TEXT
     if pa.types.is_list(kind):
-        return _list_of(_seen(kind.value_type))
+        return _list_of(_message_type(kind.value_type))
     if pa.types.is_struct(kind):
-        inner = [(item.name, _seen(item.type)) for item in kind]
+        inner = [(item.name, _message_type(item.type)) for item in kind]
         return None if any(inner_kind is None for _, inner_kind in inner) else pa.struct(inner)
     return None if pa.types.is_map(kind) else kind
 
@@ -79,11 +79,11 @@ def _list_of(kind: Kind | _Object) -> Kind:
 
 
 def _kind(node: Node, scope: Kind | _Object) -> Kind:
-    kind = _told(node, scope)
+    kind = _type_of(node, scope)
     return None if isinstance(kind, _Object) else kind
 
 
-def _told(node: Node, scope: Kind | _Object) -> Kind | _Object:
+def _type_of(node: Node, scope: Kind | _Object) -> Kind | _Object:
     match node["type"]:
         case "current" | "identity":
             return scope
@@ -93,14 +93,14 @@ def _told(node: Node, scope: Kind | _Object) -> Kind | _Object:
             return _element(scope)
         case "subexpression" | "index_expression" | "pipe":
             for child in node["children"]:
-                scope = _told(child, scope)
+                scope = _type_of(child, scope)
             return scope
         case "literal":
             return _literal(node["value"])
         case "comparator" | "not_expression":
             return BOOLEAN
         case "or_expression" | "and_expression":
-            return _either([_told(child, scope) for child in node["children"]])
+            return _either([_type_of(child, scope) for child in node["children"]])
         case "function_expression":
             return _call(node, scope)
         case "multi_select_dict":
@@ -130,7 +130,7 @@ def _many(node: Node, scope: Kind | _Object) -> Kind:
     """The list type of a projection over a list; None for others."""
     if node["type"] == "slice":
         return _kind({"type": "current"}, scope)
-    base = _told(node["children"][0], scope)
+    base = _type_of(node["children"][0], scope)
     if base is None or isinstance(base, _Object) or node["type"] == "value_projection":
         return None
     if pa.types.is_null(base):
@@ -138,7 +138,7 @@ def _many(node: Node, scope: Kind | _Object) -> Kind:
     element = _element(base)
     if node["type"] == "flatten":
         return element if element is not None and pa.types.is_list(element) else base
-    return _list_of(_told(node["children"][1], element))
+    return _list_of(_type_of(node["children"][1], element))
 
 
 def _call(node: Node, scope: Kind | _Object) -> Kind | _Object:
@@ -146,11 +146,11 @@ def _call(node: Node, scope: Kind | _Object) -> Kind | _Object:
     if name.endswith("_to_iso8601"):
         return TEXT
     if name in ("sort", "reverse", "sort_by"):
-        return _told(node["children"][0], scope)
+        return _type_of(node["children"][0], scope)
     if name in ("max", "min", "max_by", "min_by"):
-        return _element(_told(node["children"][0], scope))
+        return _element(_type_of(node["children"][0], scope))
     if name == "not_null":
-        return _either([_told(child, scope) for child in node["children"]])
+        return _either([_type_of(child, scope) for child in node["children"]])
     return _CALLS.get(name)
 
 

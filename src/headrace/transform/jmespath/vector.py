@@ -97,7 +97,7 @@ def _json_step(step: Step) -> str:
     return f"[{step}]" if step >= 0 else f"[#{step}]"
 
 
-def told_as(kind: pa.DataType) -> pa.DataType:
+def json_type_for(kind: pa.DataType) -> pa.DataType:
     """The type to read JSON as for a column of this type."""
     if pa.types.is_integer(kind):
         return LONG
