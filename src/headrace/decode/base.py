@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.inference import Structure, merge_inferred
 from headrace.decode.registry.client import Registered
+from headrace.errors import ContractViolation
 from headrace.reasons import Reason
 
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
@@ -171,6 +172,11 @@ def too_many(structure: Structure, columns: int, limits: DecodeLimits) -> str:
     """Dead-letter detail for a record with more new fields than allowed."""
     name = next(iter(structure.get("fields", {})), "")[:100]
     return f"{name}: {columns} new columns, {limits.new_columns} may be added (limits.new_columns, limits.columns)"
+
+
+def new_field_stop(name: str) -> ContractViolation:
+    """Error for a new field under the contract `new_field: stop`."""
+    return ContractViolation(f"A record has the new field '{name[:100]}', and the contract is new_field: stop.")
 
 
 def few(names: Mapping[str, int]) -> dict[str, int]:

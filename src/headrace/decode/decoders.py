@@ -57,6 +57,6 @@ def decoder(
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format.", hint=f"Known formats: {', '.join(FORMATS)}.")
     if new_field == "rescue" and not any(item.rescue for item in payload_fields(payload)):
-        raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
+        raise UsageError("new_field cannot be 'rescue' without a column for rescued values.")
     settings = options or Decode.model_validate({format: {}}).options
     return FORMATS[format](payload, new_field, limits or LIMITS, settings)

@@ -246,7 +246,7 @@ def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
         try:
             return _in_range(value // 1000 if unit == "ns" else value * _PER_UNIT[unit])
         except ValueError:
-            raise UnfitValue(Reason.TIMESTAMP, f"{seen(value)} is no time in {unit} of the years 1 to 9999") from None
+            raise UnfitValue(Reason.TIMESTAMP, f"{seen(value)} is not a time in {unit}, years 1 to 9999") from None
 
     return read
 

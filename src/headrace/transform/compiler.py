@@ -218,7 +218,7 @@ class _Builder:
         if old.lower() not in self.columns:
             return
         if new.lower() != old.lower() and new.lower() in self.columns:
-            raise UsageError(f"rename: there is a column '{new}' already.", hint="Drop it or rename it first.")
+            raise UsageError(f"rename: the column '{new}' already exists.", hint="Drop it or rename it first.")
         source = self.columns[old.lower()]
         renamed = {old.lower(): (new.lower(), replace(source, field=source.field.with_name(new)))}
         self.columns = dict(renamed.get(key, (key, each)) for key, each in self.columns.items())

@@ -64,7 +64,7 @@ def pads(key: Secret) -> tuple[bytes, bytes]:
     if len(secret) < SHORTEST:
         raise UsageError(
             f"The key of a mask, {key.reference}, has {len(secret)} bytes.",
-            hint=f"Give it {SHORTEST} random bytes or more: who guesses a key can test every value against the hashes.",
+            hint=f"Use at least {SHORTEST} random bytes: a key that can be guessed reveals the hashed values.",
         )
     block = (hashlib.sha256(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
     return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
@@ -79,7 +79,7 @@ def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Bl
         return _covered(sql, item, form, blocks)
     if not pa.types.is_struct(item.type):
         raise UsageError(
-            f"'{item.name}' is {_type_name(item)}, and has no field '{path[0]}' to mask.", hint="Mask it as a whole."
+            f"'{item.name}' is {_type_name(item)}, without a field '{path[0]}' to mask.", hint="Mask it as a whole."
         )
     parts, fields = [], []
     for inner in item.type:
@@ -120,8 +120,8 @@ def _text(sql: str, item: pa.Field) -> str:
         return sql
     if pa.types.is_nested(item.type):
         raise UsageError(
-            f"'{item.name}' is {_type_name(item)}, which has no text of its own to hash or to cut.",
-            hint="Mask its fields (a.b), or redact it, or set it to null.",
+            f"'{item.name}' is {_type_name(item)}, which cannot be hashed or cut.",
+            hint="Mask its fields (a.b), redact it or set it to null.",
         )
     return f"to_base64({sql})" if pa.types.is_binary(item.type) else f"CAST({sql} AS VARCHAR)"
 

@@ -330,9 +330,9 @@ def test_names_are_looked_up_in_their_namespace():
         (["int", ["null"]], "branches"),
         (["int", "int"], "one name"),
         ([{"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "enum", "name": "E", "symbols": ["a"]}], "twice"),
-        (5, "no type"),
-        ({"type": None}, "no type"),
-        ({}, "no type"),
+        (5, "is not a type"),
+        ({"type": None}, "is not a type"),
+        ({}, "is not a type"),
     ],
 )
 def test_schemas_that_are_refused(schema, why):

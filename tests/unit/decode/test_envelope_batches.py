@@ -49,7 +49,7 @@ def test_a_batch_is_its_values(name, values):
         assert told(seen, at)[0] == form
         assert rejects.get(at) == refused.get(0)
         assert told(seen, at)[2] == kind
-        if form is not None and "stream" not in form.places:  # others say it themselves
+        if form is not None and "stream" not in form.paths:  # others say it themselves
             assert told(seen, at)[1] == texts
 
 

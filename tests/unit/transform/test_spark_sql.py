@@ -167,7 +167,7 @@ def test_changes_of_a_part_of_a_row_cannot_be_held_to_a_constraint():
         constraints_of("/lake/t", _table(COLUMNS, c="id > 0"), _rules(mode="upsert", merge=merge))
     history = pa.schema([*COLUMNS, pa.field("current", pa.bool_())])
     rules = _rules(mode="scd2", merge={"keys": ["id"], "sequence_by": "d"})
-    with pytest.raises(TableFeature, match="it reads current, which only the merge knows"):
+    with pytest.raises(TableFeature, match="it reads current, which only a merge has"):
         constraints_of("/lake/t", _table(history, c="current OR id > 0"), rules)
 
 

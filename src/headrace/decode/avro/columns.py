@@ -148,7 +148,7 @@ class AvroColumns:
         if not pa.types.is_date(kind.arrow):
             return pa.array(narrow)
         if (wrong := (narrow < _FIRST_DAY) | (narrow > _LAST_DAY)).any():
-            self._stop(cursor, wrong, Reason.TIMESTAMP, "no day of the years 1 to 9999", where)
+            self._stop(cursor, wrong, Reason.TIMESTAMP, "not a date of the years 1 to 9999", where)
         return pa.array(narrow).view(kind.arrow)
 
     def _long(self, kind: Type, cursor: Cursor, where: str) -> pa.Array:
@@ -163,7 +163,13 @@ class AvroColumns:
         numbers = self._number(cursor, where)
         wrong = (numbers < 0) | (numbers >= len(kind.names))
         if wrong.any():
-            self._stop(cursor, wrong, Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one", where)
+            self._stop(
+                cursor,
+                wrong,
+                Reason.MALFORMED,
+                f"unknown symbol of an enum of {len(kind.names)}",
+                where,
+            )
             numbers[wrong] = 0
         return pa.array(kind.names, pa.string()).take(pa.array(numbers))
 
@@ -246,7 +252,7 @@ class AvroColumns:
         tags = self._number(cursor, where)
         wrong = (tags < 0) | (tags >= len(kind.children))
         if wrong.any():
-            self._stop(cursor, wrong, Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch", where)
+            self._stop(cursor, wrong, Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}", where)
         if kind.only is not None:
             return self._branch(*kind.only, tags, cursor, where)
         branches = [

@@ -65,7 +65,7 @@ def _opened(raw: bytes, limits: DecodeLimits) -> tuple[str, Type, list[bytes]]:
         raise UnfitValue(Reason.UNKNOWN_SCHEMA, f"the file's schema cannot be used: {bad}") from None
     unpack = _CODECS.get(meta.get("avro.codec", b"null").decode(errors="replace"))
     if unpack is None:
-        raise UnfitValue(Reason.MALFORMED, f"the file is packed with {meta['avro.codec'][:40]!r}, which is not known")
+        raise UnfitValue(Reason.MALFORMED, f"unknown codec {meta['avro.codec'][:40]!r}")
     records: list[bytes] = []
     most = min(limits.record_bytes, max(SMALL, RATIO * len(raw)))
     for count, packed in _blocks(raw, at, limits):

@@ -154,7 +154,7 @@ def _branches(group: AvroGroup, rejects: Rejects) -> Iterator[AvroGroup]:
     starts = seen.starts[:-1].astype(np.int64)[group.rows] + head
     tags = np.append(seen.content, 0xFF)[np.minimum(starts, len(seen.content))]
     good = (starts < seen.starts[1:][group.rows]) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
-    rejects.add_all(group.at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+    rejects.add_all(group.at[~good], Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}")
     for number, which in grouped(np.where(good, tags // 2, -1).astype(np.int64)):
         if number >= 0 and kind.children[number].kind == "null":
             rejects.add_all(group.at[which], Reason.TOMBSTONE, "the value is null")

@@ -119,7 +119,7 @@ class _Parser:
         elif isinstance(schema, dict):
             kind = self._complex(schema, space, level)
         else:
-            raise BadAvroSchema(f"{str(schema)[:40]!r} is no type")
+            raise BadAvroSchema(f"{str(schema)[:40]!r} is not a type")
         if kind.weight > _TYPES:
             raise BadAvroSchema(f"it has more than {_TYPES} types")
         return kind
@@ -185,7 +185,7 @@ class _Parser:
     def _union(self, schema: list[Any], space: str, level: int) -> Type:
         branches = tuple(self.any(each, space, level + 1) for each in schema)
         if not branches or any(each.kind == UNION for each in branches):
-            raise BadAvroSchema("a union has no branches, or a union as one")
+            raise BadAvroSchema("a union has no branches, or a nested union")
         names = _branch_names(schema, branches)
         least = 1 + min(each.least for each in branches)
         return Type(UNION, _union_type(names, branches), least, names=names, children=branches)
@@ -208,7 +208,7 @@ def _loaded(text: str) -> Any:
         # Some registries return a primitive type as a name without quotes.
         if text in _PRIMITIVE:
             return text
-        raise BadAvroSchema("it is no JSON") from None
+        raise BadAvroSchema("it is not JSON") from None
 
 
 def _full(name: str, space: str) -> str:
@@ -224,7 +224,7 @@ def _record(names: tuple[str, ...], fields: tuple[Type, ...]) -> Type:
 
 def _array(item: Type) -> Type:
     if item.least == 0:
-        raise BadAvroSchema("an array's items have no bytes: a few could say that there are millions")
+        raise BadAvroSchema("an array's items have no bytes, so that a few bytes could declare millions of items")
     return Type("array", pa.list_(pa.field("element", item.arrow)), 1, children=(item,))
 
 

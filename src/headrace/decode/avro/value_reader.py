@@ -111,7 +111,7 @@ class AvroValueReader:
         if not -(1 << 31) <= number < 1 << 31:
             raise UnfitValue(Reason.MALFORMED, "an int has more than 32 bits")
         if pa.types.is_date(kind.arrow) and not _FIRST_DAY <= number <= _LAST_DAY:
-            raise UnfitValue(Reason.TIMESTAMP, "no day of the years 1 to 9999")
+            raise UnfitValue(Reason.TIMESTAMP, "not a date of the years 1 to 9999")
         return number, at
 
     def _long(self, kind: Type, at: int) -> Found:
@@ -124,7 +124,7 @@ class AvroValueReader:
     def _enum(self, kind: Type, at: int) -> Found:
         number, at = self._number(at)
         if not 0 <= number < len(kind.names):
-            raise UnfitValue(Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one")
+            raise UnfitValue(Reason.MALFORMED, f"unknown symbol of an enum of {len(kind.names)}")
         return kind.names[number], at
 
     def _text(self, kind: Type, at: int) -> Found:
@@ -149,7 +149,7 @@ class AvroValueReader:
     def _union(self, kind: Type, at: int) -> Found:
         tag, at = self._number(at)
         if not 0 <= tag < len(kind.children):
-            raise UnfitValue(Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+            raise UnfitValue(Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}")
         value, at = self.value(kind.children[tag], at)
         if kind.only is not None or kind.children[tag].kind == "null":
             return value, at

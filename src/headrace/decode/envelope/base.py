@@ -152,7 +152,7 @@ class Enveloped:
         unreadable.join(refused)
         for nth, form in enumerate(scan.forms if not self._merges else ()):
             if form.merged:
-                seen = f"a {form.constants['_op']}, and rows are only added here"
+                seen = f"a {form.constants['_op']}, and the table is append-only"
                 unreadable.add_all(np.flatnonzero(scan.which == nth), Reason.UNKNOWN_OPERATION, seen)
         kept = unreadable.firsts()
         scan.which[kept.index] = -1
@@ -167,7 +167,7 @@ class Enveloped:
         if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
             for position in index[bare].tolist():
                 word = form.constants.get("_op", "event")
-                rejects.add(position, form.bare, f"the {word} says nothing of its row")
+                rejects.add(position, form.bare, f"the {word} has no row")
             rows, index = rows.filter(pa.array(~bare)), index[~bare]
         columns = [self._column(item, form, rows, scan, values, index) for item in self._schema]
         table = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))

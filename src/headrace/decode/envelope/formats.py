@@ -55,7 +55,7 @@ class Debezium:
         op = seen[1] if seen[0] is None else seen[0]
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
-        problem = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
+        problem = f"the operation '{op}'" if op else "no operation (a heartbeat or a schema change)"
         return Reason.UNKNOWN_OPERATION, f"{problem}, expected one of c, r, u, d and t"
 
     def _form(self, word: str, wrapped: bool) -> EnvelopeForm:
@@ -102,7 +102,7 @@ class Rivven:
         form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
         if form is not None:
             return form
-        return Reason.UNKNOWN_OPERATION, f"the event '{change if is_change else event}', which Rivven does not have"
+        return Reason.UNKNOWN_OPERATION, f"the event '{change if is_change else event}', which is not a Rivven event"
 
     def _event(self, word: str) -> EnvelopeForm | None:
         if word not in self._EVENTS:

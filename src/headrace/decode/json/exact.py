@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.decode.base import DecodeLimits, NewField
+from headrace.decode.base import DecodeLimits, NewField, new_field_stop
 from headrace.decode.inference import name_fits
 from headrace.decode.json.strict import Cutter, Parser, holds_text
 from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.scalars import UnfitValue, leaf_reader, seen
-from headrace.errors import ContractViolation, UsageError
+from headrace.errors import UsageError
 from headrace.reasons import Reason
 
 Reader = Callable[[Any], Any]  # of a value that is not null
@@ -70,9 +70,9 @@ class ExactReader:
     def answer(self, new_fields: tuple[str, ...]) -> None:
         """Apply the contract for new fields."""
         if new_fields and self._new_field == "reject":
-            raise UnfitValue(Reason.NEW_FIELD, f"{new_fields[0]}: the contract knows no such field")
+            raise UnfitValue(Reason.NEW_FIELD, f"{new_fields[0]}: unknown field, and the contract is new_field: reject")
         if new_fields and self._new_field == "stop":
-            raise ContractViolation(f"A record brings the new field '{new_fields[0]}', and the contract says: stop.")
+            raise new_field_stop(new_fields[0])
 
     def _meet(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
         """Collect new fields at every depth; reject names that cannot be columns."""

@@ -172,7 +172,7 @@ def _parsed(text: str, references: tuple[tuple[str, str], ...]) -> RegisteredSch
 
 def _read(schema: Any, references: Mapping[str, Any]) -> RegisteredSchema:
     if not isinstance(schema, dict):
-        raise UnknownSchema("the schema is no object")
+        raise UnknownSchema("the schema is not an object")
     structure = _Reader(schema, references).structure(schema, ("#",))
     title = schema.get("title")
     return RegisteredSchema(

@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, few, join_rejects
+from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, few, join_rejects, new_field_stop
 from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.decode.input import sized
 from headrace.decode.json.template import Path
@@ -28,7 +28,6 @@ from headrace.decode.registry.framing import BARE
 from headrace.decode.typed.fit import fit_values
 from headrace.decode.typed.from_python import ColumnBuilder, python_as_json
 from headrace.decode.typed.text import path_steps, scalars_as_text
-from headrace.errors import ContractViolation
 from headrace.reasons import Reason
 from headrace.spec.decode import MsgpackFormat
 
@@ -94,7 +93,7 @@ class MsgpackDecoder:
         seen = TextBytes(kept)
         long = np.diff(seen.starts) > BARE
         for row in np.flatnonzero(~long).tolist():
-            rejects.add(int(at[row]), Reason.FRAMING, f"an id of {BARE} bytes and a value are more than this")
+            rejects.add(int(at[row]), Reason.FRAMING, f"shorter than a schema id of {BARE} bytes and a value")
         starts = seen.starts[:-1].astype(np.int64)[long]
         heads = seen.content[starts[:, None] + np.arange(BARE)]
         ids = np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
@@ -191,9 +190,7 @@ class MsgpackDecoder:
             if self._new_field in ("ignore", "evolve") or self._layout.is_beside(each.path):
                 names.append(each.name)
             elif self._new_field == "stop":
-                raise ContractViolation(
-                    f"A record has the unknown field '{each.name[:100]}', and the contract is new_field: stop."
-                )
+                raise new_field_stop(each.name)
             elif self._new_field == "reject" or self._is_element(each.path):
                 raise _Wrong(Reason.NEW_FIELD, f"{each.name[:300]}: the schema does not have this field")
             else:
@@ -248,7 +245,7 @@ class _Unpack:
             raise _Wrong(Reason.ENCODING, f"a text is not UTF-8 at its byte {trouble.start}") from None
         except (ValueError, TypeError, OverflowError) as trouble:
             reason = Reason.TYPE if "map key" in str(trouble) else Reason.MALFORMED
-            raise _Wrong(reason, str(trouble) or "no MessagePack value") from None
+            raise _Wrong(reason, str(trouble) or "not a MessagePack value") from None
 
     def _pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         members = dict(pairs)
@@ -260,7 +257,7 @@ class _Unpack:
 
 
 def _refuse_ext(code: int, data: bytes) -> Any:
-    raise _Wrong(Reason.TYPE, f"an extension of type {code}, of which the meaning is not known")
+    raise _Wrong(Reason.TYPE, f"extension type {code} is not supported")
 
 
 def _name(key: Any) -> str:

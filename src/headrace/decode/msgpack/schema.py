@@ -67,7 +67,7 @@ class FromAddress(Registry):
     def _fetched(self, id: int) -> Registered:
         response = self._ask(f"/{id}", None)
         if response is None:
-            raise UnknownSchema(f"the registry knows no schema {id}")
+            raise UnknownSchema(f"the registry has no schema {id}")
         return Registered(id, "JSON", json.dumps(response))
 
 

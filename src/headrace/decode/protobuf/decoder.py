@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, join_rejects
+from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, join_rejects, new_field_stop
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.input import sized
 from headrace.decode.nested import is_json
@@ -25,7 +25,7 @@ from headrace.decode.registry.client import Registered, Registry, UnknownSchema,
 from headrace.decode.registry.framing import framed
 from headrace.decode.typed.fit import fit_values, sample
 from headrace.decode.typed.text import path_steps, scalars_as_text
-from headrace.errors import ContractViolation, UsageError
+from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import ProtobufFormat
 from headrace.spec.registry import RegistrySpec
@@ -157,9 +157,7 @@ class ProtobufDecoder:
             name = f"{unknown.scope.prefix}#{unknown.tag >> 3}"
             beside = self._layout.is_beside((*unknown.scope.prefix.split(".")[:-1], ""))
             if rows and self._new_field == "stop" and not beside:
-                raise ContractViolation(
-                    f"A record has the unknown field '{name}', and the contract is new_field: stop."
-                )
+                raise new_field_stop(name)
             if rows and self._new_field in ("reject", "rescue") and not beside:
                 detail = f"{name}: the schema does not have this field"
                 reader.reject(np.array(rows), Reason.NEW_FIELD, detail)

@@ -94,7 +94,7 @@ class Registry:
     def _fetched(self, id: int) -> Registered:
         response = self._ask(f"/schemas/ids/{id}", (_ID_UNKNOWN,)) if id > 0 else None
         if response is None:
-            raise UnknownSchema(f"the registry knows no schema {id}")
+            raise UnknownSchema(f"the registry has no schema {id}")
         return self._whole(id, response)
 
     def _whole(self, id: int, response: Mapping[str, Any]) -> Registered:
@@ -123,7 +123,7 @@ class Registry:
 
     def _text(self, response: Mapping[str, Any]) -> str:
         if not isinstance(text := response.get("schema"), str):
-            raise self._unusable("an answer without a schema")
+            raise self._unusable("a response without a schema")
         return text
 
     # ---- disk cache ----
@@ -167,7 +167,7 @@ class Registry:
         if status != 200:
             raise self._unusable(f"status {status}")
         if not isinstance(content, dict):
-            raise self._unusable("an answer that is no JSON object")
+            raise self._unusable("a response that is not a JSON object")
         return content
 
     def _get(self, path: str) -> tuple[int, bytes]:

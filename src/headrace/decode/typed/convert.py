@@ -107,5 +107,5 @@ def why(value: Any, kind: pa.DataType, node: PayloadNode, where: str) -> tuple[R
         except UnfitValue as unfit:
             return unfit.reason, f"{where}: {unfit.what}"
     if pa.types.is_timestamp(node.type):
-        return Reason.TIMESTAMP, f"{where}: {seen(value)} is no time of the years 1 to 9999"
+        return Reason.TIMESTAMP, f"{where}: {seen(value)} is not a time of the years 1 to 9999"
     return Reason.OVERFLOW, f"{where}: {seen(value)} does not fit {type_name(node.type)}"

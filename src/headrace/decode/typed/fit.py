@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import LIMITS, Decoded, DecodeLimits, NewField, Rejects, too_many
+from headrace.decode.base import LIMITS, Decoded, DecodeLimits, NewField, Rejects, new_field_stop, too_many
 from headrace.decode.byte_scan import Mask, Numbers
 from headrace.decode.inference import (
     JSON,
@@ -47,7 +47,6 @@ from headrace.decode.rescue import outermost, rescued
 from headrace.decode.typed.convert import as_python, converted, why
 from headrace.decode.typed.maps import check_maps
 from headrace.decode.typed.text import as_json
-from headrace.errors import ContractViolation
 from headrace.reasons import MISFITS, Reason
 from headrace.spec.types import type_name
 
@@ -270,9 +269,9 @@ class _Fit:
             elif new_field == "rescue" and not node.open:
                 self._rescue(place, there)
             elif new_field == "stop":
-                raise ContractViolation(f"A record brings the new field '{full}', and the contract says: stop.")
+                raise new_field_stop(full)
             elif new_field == "reject":
-                self.refuse(there, Reason.NEW_FIELD, f"{full}: the contract knows no such field")
+                self.refuse(there, Reason.NEW_FIELD, f"{full}: unknown field, and the contract is new_field: reject")
             elif new_field == "evolve" and not name_fits(name):
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]} cannot be a column's name")
             else:

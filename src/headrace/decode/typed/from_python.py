@@ -83,7 +83,7 @@ class ColumnBuilder:
         micros = value.seconds * 1_000_000 + value.nanoseconds // 1_000
         if _EPOCH_MICROS[0] <= micros <= _EPOCH_MICROS[1]:
             return int(micros)
-        self._refuse(row, Reason.TIMESTAMP, f"{where}: no time of the years 1 to 9999")
+        self._refuse(row, Reason.TIMESTAMP, f"{where}: not a time of the years 1 to 9999")
         return None
 
     def _structs(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:

@@ -139,7 +139,7 @@ def _read(
     except Refused as refused:
         raise _Unknown(name, f"there is {refused.message.removesuffix(' in it').removesuffix(',')}") from None
     if kept := sorted({*translation.columns} & {*history}):
-        raise _Unknown(name, f"it reads {kept[0]}, which only the merge knows")
+        raise _Unknown(name, f"it reads {kept[0]}, which only a merge has")
     return Constraint(
         name, text, translation.sql, tuple((column, f"c{nth}") for nth, column in enumerate(translation.columns))
     )

@@ -37,7 +37,7 @@ def parse_sql(text: str) -> Node:
     if len(text.encode("utf-8", "replace")) > LONGEST:
         raise Refused(f"the expression is longer than {LONGEST} bytes")
     if "\0" in text:
-        raise Refused("the expression holds a NUL character")
+        raise Refused("the expression has a NUL character")
     if not text.strip():
         raise Refused("the expression is empty")
     # The text must parse to the same tree with and without parentheses: `a) + (b`, `a;` and `a AS b` do not.

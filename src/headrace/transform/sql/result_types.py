@@ -68,8 +68,8 @@ def _storable(kind: pa.DataType, where: str) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", _storable(kind.value_type, where)))
     if pa.types.is_null(kind):
-        raise UsageError(f"{where} holds a NULL of no type.", hint="Write CAST(… AS type) around it.")
-    raise UsageError(f"{where} yields {kind}, which no table can hold.", hint="Write CAST(… AS type) around it.")
+        raise UsageError(f"{where} has a NULL without a type.", hint="Write CAST(… AS type) around it.")
+    raise UsageError(f"{where} yields {kind}, which a table cannot store.", hint="Write CAST(… AS type) around it.")
 
 
 def _key(kind: pa.DataType, where: str) -> pa.DataType:
