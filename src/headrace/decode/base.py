@@ -139,7 +139,7 @@ class TypedDecoder(Protocol):
 class SchemaPredictor(Protocol):
     """A format that can predict from a registry schema how its records are decoded."""
 
-    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+    def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
         ...
 
@@ -179,7 +179,7 @@ def new_field_stop(name: str) -> ContractViolation:
     return ContractViolation(f"A record has the new field '{name[:100]}', and the contract is new_field: stop.")
 
 
-def few(names: Mapping[str, int]) -> dict[str, int]:
+def limit_names(names: Mapping[str, int]) -> dict[str, int]:
     """Limit the counts of ignored fields, whose names producers choose, to what the ledger can store."""
     counts: Counter[str] = Counter()
     for name, count in names.items():

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, join_rejects
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, join_rejects, limit_names
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.inference import Structure, merge_inferred, struct
 from headrace.decode.input import without_bom
@@ -27,7 +27,7 @@ from headrace.decode.json.template import Path
 from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.payload_field import json_field
 from headrace.decode.rescue import RescuableDecoder
-from headrace.decode.scalars import seen
+from headrace.decode.scalars import describe
 from headrace.decode.unpack import UnpackedValues
 from headrace.decode.unpack import json_elements as split
 from headrace.reasons import MISFITS, Reason
@@ -138,7 +138,7 @@ class ElementsDecoder:
             unknown = merge_inferred(unknown, lists.unknown) if unknown else lists.unknown
         index = index[lists.good]
         ignored = Counter(decoded.ignored) + (self._ignored(values, index) if lists.ignored else Counter())
-        return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
+        return Decoded(rows, pa.array(index), rejects.in_order(), unknown, limit_names(ignored))
 
     def _of_elements(self, texts: pa.StringArray) -> _ElementLists:
         """Lists of elements from the JSON texts of lists; a list with a bad element is bad."""
@@ -178,7 +178,7 @@ class ElementsDecoder:
         for position, reason, detail in pieces.rejects:
             row = int(there[position])
             if reason is Reason.TYPE:
-                detail = f"{where}: expected an array, saw {seen(Parser(self._limits).value(texts[row].as_py()))}"
+                detail = f"{where}: expected an array, saw {describe(Parser(self._limits).value(texts[row].as_py()))}"
             rejects.add(row, reason, detail)
         first = np.searchsorted(pieces.owner, pieces.owner)
         for position, reason, detail in element_rejects:
@@ -196,7 +196,7 @@ class ElementsDecoder:
         """New fields inside lists, and the number of records that have them."""
         inside, names = ".".join(self._elements.column.path) + ".", Counter[str]()
         for raw in values.take(pa.array(index)).to_pylist():
-            names.update(name for name in self._exact.meet(raw)[2] if name.startswith(inside))
+            names.update(name for name in self._exact.parse_record(raw)[2] if name.startswith(inside))
         return names
 
 

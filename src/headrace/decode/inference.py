@@ -95,7 +95,7 @@ def _of(value: object) -> Structure:
     if isinstance(value, dict):
         return struct({key: _of(item) for key, item in value.items()})
     if isinstance(value, list):
-        return {"type": "list", "element": reduce(_merge_value, map(_of, _telling(value)), NULL)}
+        return {"type": "list", "element": reduce(_merge_value, map(_of, _representatives(value)), NULL)}
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -107,7 +107,7 @@ def _of(value: object) -> Structure:
     return {"type": "double"}
 
 
-def _telling(values: list[object]) -> Iterable[object]:
+def _representatives(values: list[object]) -> Iterable[object]:
     """Reduce many values to those that can have different structures.
 
     These are one value of each scalar type, the smallest and largest integer, one empty array, one empty object and all
@@ -138,20 +138,24 @@ def _typed_value(structure: Structure) -> Structure:
     return structure
 
 
-def stated(columns: Iterable[pa.Field]) -> Structure:
+def structure_for(columns: Iterable[pa.Field]) -> Structure:
     """The structure that requests columns of exactly these types."""
-    return struct({item.name: _stated(item) for item in columns})
+    return struct({item.name: _structure_for(item) for item in columns})
 
 
-def _stated(item: pa.Field) -> Structure:
+def _structure_for(item: pa.Field) -> Structure:
     kind = item.type
     if is_json_text(item):
         return JSON
     if pa.types.is_struct(kind):
-        return stated(kind)
+        return structure_for(kind)
     if pa.types.is_list(kind):
-        return {"type": "list", "element": _stated(kind.value_field)}
-    return {"type": "map", "value": _stated(kind.item_field)} if pa.types.is_map(kind) else {"type": type_name(kind)}
+        return {"type": "list", "element": _structure_for(kind.value_field)}
+    return (
+        {"type": "map", "value": _structure_for(kind.item_field)}
+        if pa.types.is_map(kind)
+        else {"type": type_name(kind)}
+    )
 
 
 def big_longs(columns: Iterable[tuple[str, pa.Array | pa.ChunkedArray]]) -> Structure:
@@ -266,11 +270,11 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
         return _wider(one, two)
     if len(kinds) == 1 and kinds != {"json"}:
         return one
-    whys = sorted({*_whys(one), *_whys(two)})
+    whys = sorted({*_conflict_types(one), *_conflict_types(two)})
     return _NUMBERS.get(frozenset(kinds)) or ({**JSON, "why": whys} if whys else JSON)
 
 
-def _whys(structure: Structure) -> list[str]:
+def _conflict_types(structure: Structure) -> list[str]:
     """Names of the types in conflict, for messages."""
     kind = _kind(structure)
     return structure.get("why", []) if kind == "json" else [_CALLED.get(kind, kind)]

@@ -15,7 +15,7 @@ from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.input import sized, spread, texts_of
 from headrace.decode.json.decoder import bound_errors
 from headrace.decode.payload import payload_schema_of
-from headrace.decode.scalars import seen
+from headrace.decode.scalars import describe
 from headrace.decode.typed.fit import fit_values
 from headrace.decode.typed.text import as_json
 from headrace.decode.unpack import UnpackedValues, UnpackingDecoder
@@ -103,7 +103,7 @@ def _decimal_text(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tupl
     for position in np.flatnonzero(~fit).tolist():
         text = texts[position].as_py()
         reason = Reason.OVERFLOW if _is_integer(text) else Reason.TYPE
-        rejects.add(int(at[position]), reason, f"expected a whole number of 64 bits as text, saw {seen(text)}")
+        rejects.add(int(at[position]), reason, f"expected a whole number of 64 bits as text, saw {describe(text)}")
     kept, at = texts.filter(pa.array(fit)), at[fit]
     try:
         return pa.table({"value": kept.cast(pa.int64())}), at
@@ -111,7 +111,7 @@ def _decimal_text(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tupl
         numbers = [int(text) for text in kept.to_pylist()]
     inside = np.array([-(1 << 63) <= number < 1 << 63 for number in numbers], bool)
     for position in np.flatnonzero(~inside).tolist():
-        rejects.add(int(at[position]), Reason.OVERFLOW, f"{seen(numbers[position])} does not fit long")
+        rejects.add(int(at[position]), Reason.OVERFLOW, f"{describe(numbers[position])} does not fit long")
     return pa.table({"value": pa.array(np.array(numbers, object)[inside].tolist(), pa.int64())}), at[inside]
 
 
@@ -126,7 +126,7 @@ def _as_objects(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
     texts = pc.utf8_trim(texts, " \t\r\n")
     fit = _matches(texts, _NUMBER)
     for position in np.flatnonzero(~fit).tolist():
-        rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {seen(texts[position].as_py())}")
+        rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {describe(texts[position].as_py())}")
     objects = pc.binary_join_element_wise(_BEFORE, texts.filter(pa.array(fit)), _AFTER, "")
     return UnpackedValues(objects.cast(pa.binary()), at[fit], rejects)
 

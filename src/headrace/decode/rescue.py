@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, join_rejects
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, join_rejects, limit_names
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.inference import Structure, merge_inferred
 from headrace.decode.input import triage, without_bom
@@ -53,7 +53,7 @@ class Rescuer:
 
     def read(self, raw: bytes) -> tuple[Row, str | None]:
         """The row of one value and its rescued text; raises UnfitValue if it cannot be rescued."""
-        text, value, new_fields = self._exact.meet(raw)
+        text, value, new_fields = self._exact.parse_record(raw)
         row: list[Any] = []
         kept: list[Path] = []
         for column, (read, member) in zip(self._layout.columns, self._exact.readers(text, value), strict=True):
@@ -261,7 +261,7 @@ class RescuingDecoder:
             names = Counter(decoded.ignored)
             for row in rows:
                 names.update(row.new_fields)
-            return replace(decoded, ignored=few(names)), {}
+            return replace(decoded, ignored=limit_names(names)), {}
         return decoded, {}
 
 

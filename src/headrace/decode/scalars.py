@@ -64,7 +64,7 @@ class UnfitValue(Exception):
         return f"{self.where.removeprefix('.')}: {self.what}" if self.where else self.what
 
 
-def seen(value: object) -> str:
+def describe(value: object) -> str:
     """A value for a detail: its type and its first characters."""
     if value is None:
         return "null"
@@ -107,7 +107,7 @@ def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
 
 
 def _misfit(kind: pa.DataType, value: object) -> UnfitValue:
-    return UnfitValue(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
+    return UnfitValue(Reason.TYPE, f"expected {type_name(kind)}, saw {describe(value)}")
 
 
 def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
@@ -116,11 +116,11 @@ def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
         return _misfit(kind, value)
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     advice = " (for numbers, declare the column's unit: s, ms, us or ns)" if zoned else ""
-    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {seen(value)}{advice}")
+    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {describe(value)}{advice}")
 
 
 def _overflow(kind: pa.DataType, value: object) -> UnfitValue:
-    return UnfitValue(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
+    return UnfitValue(Reason.OVERFLOW, f"{describe(value)} does not fit {type_name(kind)}")
 
 
 def _plain(expected: type, kind: pa.DataType) -> Callable[[Any], Any]:
@@ -183,7 +183,7 @@ def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason,
         try:
             return parse(value)
         except ValueError:
-            raise UnfitValue(reason, f"expected {expected}, saw {seen(value)}") from None
+            raise UnfitValue(reason, f"expected {expected}, saw {describe(value)}") from None
 
     return read
 
@@ -246,7 +246,7 @@ def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
         try:
             return _in_range(value // 1000 if unit == "ns" else value * _PER_UNIT[unit])
         except ValueError:
-            raise UnfitValue(Reason.TIMESTAMP, f"{seen(value)} is not a time in {unit}, years 1 to 9999") from None
+            raise UnfitValue(Reason.TIMESTAMP, f"{describe(value)} is not a time in {unit}, years 1 to 9999") from None
 
     return read
 

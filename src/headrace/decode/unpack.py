@@ -122,7 +122,7 @@ def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
         content = (
             _gunzip(raw, most)
             if codec == "gzip"
-            else unsnap(raw, most)
+            else decompress_snappy(raw, most)
             if codec == "snappy"
             else stream(codec, raw, most)
         )
@@ -149,7 +149,7 @@ def _gunzip(raw: bytes, most: int) -> bytes:
     return content
 
 
-def unsnap(raw: bytes, most: int) -> bytes:
+def decompress_snappy(raw: bytes, most: int) -> bytes:
     """Decompress Snappy's raw format; returns more than `most` bytes if there are more."""
     if raw.startswith(_XERIAL):
         raise ValueError("blocks of a stream, expected the raw format")

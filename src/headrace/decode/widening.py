@@ -83,15 +83,15 @@ def _needed(item: pa.Field, value: Any) -> Structure | None:
         fields = {name: asks for name, asks in inner.items() if asks is not None}
         return struct(fields) if fields else None
     if pa.types.is_list(kind):
-        element = _together(kind.value_field, value if isinstance(value, list) else [])
+        element = _needed_by_all(kind.value_field, value if isinstance(value, list) else [])
         return element and {"type": "list", "element": element}
     if pa.types.is_map(kind):
-        entry = _together(kind.item_field, list(value.values()) if isinstance(value, dict) else [])
+        entry = _needed_by_all(kind.item_field, list(value.values()) if isinstance(value, dict) else [])
         return entry and {"type": "map", "value": entry}
     return _leaf(kind, value)
 
 
-def _together(item: pa.Field, values: list[Any]) -> Structure | None:
+def _needed_by_all(item: pa.Field, values: list[Any]) -> Structure | None:
     """The wider type that several values need. A nested date stays a date: Delta stores no unit for elements."""
     if pa.types.is_date(item.type):
         return None

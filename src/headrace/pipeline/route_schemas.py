@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace import faults
-from headrace.decode.inference import Structure, merge_inferred, stated
+from headrace.decode.inference import Structure, merge_inferred, structure_for
 from headrace.decode.payload_field import payload_field
 from headrace.errors import ColumnsDisagree, TableChanged, UnknownColumn
 from headrace.pipeline.open_tables import OpenTables
@@ -130,7 +130,7 @@ class RouteSchemas:
             return entry.inferred
         shared = self.by_route.get(entry.branch.route_id(EVERY))
         if entry.existing is None and shared is not None:
-            return stated(item for item in shared.payload if payload_field(item).is_column)
+            return structure_for(item for item in shared.payload if payload_field(item).is_column)
         return self._shared.get(entry.branch.name)
 
     def _refresh_shared(self, name: str, branch: CompiledBranch) -> None:

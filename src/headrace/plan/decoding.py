@@ -220,7 +220,7 @@ def predict_payload(branch: CompiledBranch, route: str, shape: RouteSchema, sche
     def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
         decoder = branch.fresh_decoder(payload, new_field)
         assert isinstance(decoder, SchemaPredictor)  # noqa: S101
-        return decoder.foresee(schema)[1]
+        return decoder.predict(schema)[1]
 
     new_field = branch.rules(route).contract.new_field
     if branch.explode is None:

@@ -303,10 +303,10 @@ def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]
         if isinstance(step, MaskStep):
             yield from (("mask", name, form) for name, form in step.forms.items())
         else:
-            yield from _worded([step])
+            yield from _text_instructions([step])
 
 
-def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+def _text_instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
     """The instructions whose argument is text."""
     for step in steps:
         match step:
@@ -323,7 +323,7 @@ def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
-    for verb, name, text in _worded(steps):
+    for verb, name, text in _text_instructions(steps):
         if verb in ("set", "where"):
             yield f"{verb} {name}".strip(), text, expressions.check_sql
         elif verb.startswith("query"):
@@ -341,7 +341,7 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
     """The names that are read, before renames; results of earlier steps are not inputs."""
     targets: set[str] = set()
     origin: dict[str, str] = {}
-    for verb, name, text in _worded(steps):
+    for verb, name, text in _text_instructions(steps):
         if verb in ("set", "where"):
             for read in expressions.columns_in(text):
                 if read.lower() not in targets and read.lower() not in ENVELOPE:

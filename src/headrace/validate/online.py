@@ -260,7 +260,7 @@ def _check_schema(
     spec, decoder = branch.spec, branch.fresh_decoder(pa.schema([]), "ignore")
     if not isinstance(decoder, SchemaPredictor):
         return
-    kind, _ = decoder.foresee(schema)
+    kind, _ = decoder.predict(schema)
     route = {"fixed": "", "topic": topic, "type": f"{topic}:{kind}" if branch.routing.topics else kind}.get(
         branch.routing.by
     )

@@ -11,7 +11,7 @@ import pytest
 from headrace.decode.base import DecodeLimits, Rejects
 from headrace.decode.inference import infer, merge_all, merge_inferred
 from headrace.decode.json.registered import RegisteredJson
-from headrace.decode.json.registered import _told as told
+from headrace.decode.json.registered import _parse_schema as told
 from headrace.decode.payload import payload_schema_of
 from headrace.decode.registry.client import Registered
 from headrace.decode.typed.fit import fit_values

@@ -450,15 +450,15 @@ def test_proto2_keeps_absent_apart_from_default():
 
 def test_what_a_schema_would_do(at):
     schema = Registered(1, "PROTOBUF", SHOP)
-    kind, found = at.decoder(pa.schema([]), "evolve").foresee(schema)
+    kind, found = at.decoder(pa.schema([]), "evolve").predict(schema)
     assert kind == "shop.Order"
     assert found.unknown is not None
     assert set(found.unknown["fields"]) == {field.name for field in at.shop.message("shop.Order").fields}
-    _, found = at.decoder(pa.schema([("id", pa.string()), ("size", pa.int64())])).foresee(schema)
+    _, found = at.decoder(pa.schema([("id", pa.string()), ("size", pa.int64())])).predict(schema)
     assert found.rejects.reason == [Reason.TYPE]
     for bad in (Registered(1, "AVRO", SHOP), Registered(1, "PROTOBUF", "message A { A a = 1; }")):
         with pytest.raises(UnknownSchema):
-            at.decoder(pa.schema([])).foresee(bad)
+            at.decoder(pa.schema([])).predict(bad)
 
 
 def test_whole_messages_for_expressions(shop, at):

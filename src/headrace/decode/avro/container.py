@@ -17,7 +17,7 @@ from headrace.decode.avro.value_reader import AvroValueReader
 from headrace.decode.base import DecodeLimits, Decoder, NewField
 from headrace.decode.input import sized
 from headrace.decode.scalars import UnfitValue
-from headrace.decode.unpack import RATIO, SMALL, UnpackedValues, UnpackingDecoder, stream, unsnap
+from headrace.decode.unpack import RATIO, SMALL, UnpackedValues, UnpackingDecoder, decompress_snappy, stream
 from headrace.reasons import Reason
 
 _MAGIC = b"Obj\x01"
@@ -141,8 +141,8 @@ def _ended(content: bytes, ended: bool, most: int) -> bytes:
     return content
 
 
-def _unsnapped(packed: bytes, most: int) -> bytes:
-    content = unsnap(packed[:-4], most)
+def _snappy(packed: bytes, most: int) -> bytes:
+    content = decompress_snappy(packed[:-4], most)
     if len(content) <= most and zlib.crc32(content) != int.from_bytes(packed[-4:], "big"):
         raise ValueError("its checksum is wrong")
     return content
@@ -151,7 +151,7 @@ def _unsnapped(packed: bytes, most: int) -> bytes:
 _CODECS: Mapping[str, Callable[[bytes, int], bytes]] = {
     "null": lambda packed, _: packed,
     "deflate": _inflated,
-    "snappy": _unsnapped,
+    "snappy": _snappy,
     "zstandard": lambda packed, most: stream("zstd", packed, most),
     "bzip2": _bunzipped,
     "xz": _unxzed,

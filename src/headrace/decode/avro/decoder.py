@@ -115,7 +115,7 @@ class AvroDecoder:
             names[group.at] = group.kind.name or None
         return pa.array(names, pa.string()), rejects.in_order()
 
-    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+    def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
         kind = type_of(schema, self._limits.depth)
         values = pa.array([sample(kind.arrow)], kind.arrow)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, too_many
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, limit_names, too_many
 from headrace.decode.byte_scan import Mask, Numbers, bools, matches
 from headrace.decode.elements import ElementsDecoder, as_text
 from headrace.decode.envelope.base import Enveloped
@@ -31,7 +31,7 @@ from headrace.decode.json.template import KeptText
 from headrace.decode.json.template_match import TemplateMatchers
 from headrace.decode.payload import PayloadNode, PayloadSchema, payload_schema_of, walk_nodes
 from headrace.decode.rescue import RescuingDecoder
-from headrace.decode.scalars import UnfitValue, seen
+from headrace.decode.scalars import UnfitValue, describe
 from headrace.decode.unpack import UnpackingDecoder, json_elements, lines, unpacking
 from headrace.engine import duck
 from headrace.reasons import Reason
@@ -88,7 +88,7 @@ class JsonDecoder:
         names = Counter(rest.ignored)
         for each in fitting:
             names.update(dict.fromkeys(each.new_fields, len(each.index)))
-        return replace(rest, rows=rows, index=pa.array(index), ignored=few(names))
+        return replace(rest, rows=rows, index=pa.array(index), ignored=limit_names(names))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         """Decode texts that match no template: proven column by column, or one by one."""
@@ -118,7 +118,7 @@ class JsonDecoder:
             kept = [position for position in kept if position not in too_wide]
         fast = self._fast_rows(proof, good)
         table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
-        ignored = few(names) if self._new_field == "ignore" else {}
+        ignored = limit_names(names) if self._new_field == "ignore" else {}
         return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
@@ -302,7 +302,7 @@ def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | No
     for part in parts:
         value = _step(value, part)
     if isinstance(value, dict | list):
-        raise UnfitValue(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
+        raise UnfitValue(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {describe(value)}")
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or isinstance(value, str):

@@ -65,7 +65,9 @@ class Discovery:
         self._widen(seen, inferred)
         places = np.array(doubtful, np.int64)
         index = np.sort(np.concatenate([index, places[inferred.index.to_numpy()]]))
-        return Decoded(inferred.rows, pa.array(index), _settled(seen.rejects, inferred.rejects, doubtful), self._found)
+        return Decoded(
+            inferred.rows, pa.array(index), _joined_rejects(seen.rejects, inferred.rejects, doubtful), self._found
+        )
 
     def _widen(self, *looks: Decoded) -> None:
         self._found = merge_all([self._found, *(look.unknown for look in looks if look.unknown)])
@@ -75,7 +77,7 @@ class Discovery:
             self._payload, self._decoder = payload, self._bind(payload)
 
 
-def _settled(first: Rejects, inferred: Rejects, doubtful: list[int]) -> Rejects:
+def _joined_rejects(first: Rejects, inferred: Rejects, doubtful: list[int]) -> Rejects:
     """Final rejects of the decoder, and rejects of the inference."""
     settled = Rejects()
     for position, reason, detail in first:

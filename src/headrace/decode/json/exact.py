@@ -10,7 +10,7 @@ from headrace.decode.base import DecodeLimits, NewField, new_field_stop
 from headrace.decode.inference import name_fits
 from headrace.decode.json.strict import Cutter, Parser, holds_text
 from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
-from headrace.decode.scalars import UnfitValue, leaf_reader, seen
+from headrace.decode.scalars import UnfitValue, describe, leaf_reader
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 
@@ -47,17 +47,17 @@ class ExactReader:
 
     def read(self, raw: bytes) -> Row:
         """The row of one value; raises UnfitValue, or ContractViolation if a new field stops the pipeline."""
-        text, value, new_fields = self.meet(raw)
+        text, value, new_fields = self.parse_record(raw)
         row = tuple([read(value_at) for read, value_at in self.readers(text, value)])
         self.answer(new_fields)
         return Row(row, new_fields)
 
-    def meet(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    def parse_record(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """A value as text and as an object, and the names of its new fields."""
         text = self.parser.text(raw)
         value = self.parser.parse(text)
         new_fields: dict[str, None] = {}
-        self._meet(self._root, value, "", new_fields)
+        self._collect_new(self._root, value, "", new_fields)
         return text, value, tuple(new_fields)
 
     def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
@@ -74,22 +74,24 @@ class ExactReader:
         if new_fields and self._new_field == "stop":
             raise new_field_stop(new_fields[0])
 
-    def _meet(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
+    def _collect_new(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
         """Collect new fields at every depth; reject names that cannot be columns."""
         if node.kind == "list" and isinstance(value, list):
             for item in value:
-                self._meet(node.children["*"], item, where, new_fields)
+                self._collect_new(node.children["*"], item, where, new_fields)
         elif node.kind == "map" and isinstance(value, dict):
             for item in value.values():
-                self._meet(node.children["*"], item, where, new_fields)
+                self._collect_new(node.children["*"], item, where, new_fields)
         elif node.kind == "object" and isinstance(value, dict):
             if not value.keys() <= node.children.keys():
-                self._meet_keys(node, value, where, new_fields)
+                self._collect_new_keys(node, value, where, new_fields)
             for key in node.inner:
                 if key in value:
-                    self._meet(node.children[key], value[key], f"{where}{key}.", new_fields)
+                    self._collect_new(node.children[key], value[key], f"{where}{key}.", new_fields)
 
-    def _meet_keys(self, node: PayloadNode, value: Mapping[str, Any], where: str, new_fields: dict[str, None]) -> None:
+    def _collect_new_keys(
+        self, node: PayloadNode, value: Mapping[str, Any], where: str, new_fields: dict[str, None]
+    ) -> None:
         if len({key.lower() for key in value}) != len(value):
             raise UnfitValue(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
         for key in value:
@@ -104,7 +106,7 @@ class ExactReader:
         if key.lower() in self._lower_names(node):
             raise UnfitValue(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
         if self._new_field == "evolve" and not name_fits(key):
-            raise UnfitValue(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
+            raise UnfitValue(Reason.BAD_NAME, f"{where}{describe(key)} cannot be a column's name")
         return not (node.open and self._passes_open)
 
     def _lower_names(self, node: PayloadNode) -> set[str]:
@@ -142,7 +144,7 @@ def _column_reader(column: PayloadColumn) -> Callable[[dict[str, Any]], Any]:
     *parents, last = column.path
 
     def of(value: dict[str, Any]) -> Any:
-        member = (_dig(value, parents) if parents else value).get(last, ABSENT)
+        member = (_object_at(value, parents) if parents else value).get(last, ABSENT)
         if member is ABSENT and default is not ABSENT:
             return default
         try:
@@ -153,7 +155,7 @@ def _column_reader(column: PayloadColumn) -> Callable[[dict[str, Any]], Any]:
     return of
 
 
-def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
+def _object_at(value: Any, path: Sequence[str]) -> dict[str, Any]:
     """The object at a path; an empty one if the path ends before."""
     for depth, key in enumerate(path, 1):
         value = value.get(key)
@@ -166,7 +168,7 @@ def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def _not(expected: str, value: object) -> UnfitValue:
-    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {seen(value)}")
+    return UnfitValue(Reason.TYPE, f"expected {expected}, saw {describe(value)}")
 
 
 def _fitted(node: PayloadNode, read: Reader, value: Any) -> Any:

@@ -26,7 +26,7 @@ class ListColumn:
     entry: bool  # that key is a map's
 
     @property
-    def told(self) -> bool:
+    def is_checked(self) -> bool:
         """Whether the types matter: for their validity, or for the number of keys."""
         return self.keyed or expected_types(self.node) is not None
 
@@ -48,7 +48,9 @@ def extraction_query(layout: PayloadSchema, new_fields: tuple[Path, ...] = ()) -
     """Compile a layout, with the presence of new fields among its skipped paths."""
     places = list(walk_nodes(layout.root))
     plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
-    wild = tuple(place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).told)
+    wild = tuple(
+        place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).is_checked
+    )
     wilds = {place.path: f"w{at}" for at, place in enumerate(wild)}
     columns = list(enumerate(layout.columns))
 

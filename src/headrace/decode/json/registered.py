@@ -84,9 +84,9 @@ class RegisteredJson:
         titles = pa.array([schemas[id].title or None for id in framed.ids.tolist()], pa.string())
         return spread(titles, framed.at, len(values)), rejects.in_order()
 
-    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+    def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and the result of decoding a record with a value in every field that has a type."""
-        registered = _told(schema)
+        registered = _parse_schema(schema)
         value = json.dumps(_sample(registered.structure)).encode()
         decoded = self._inner.decode(pa.array([value], pa.binary()))
         open_ = {name for name, item in registered.structure["fields"].items() if item == JSON}
@@ -104,7 +104,7 @@ class RegisteredJson:
         problems: dict[int, str] = {}
         for id in np.unique(framed.ids).tolist():
             try:
-                schemas[id] = _told(self._registry.schema(id))
+                schemas[id] = _parse_schema(self._registry.schema(id))
             except UnknownSchema as unknown:
                 problems[id] = str(unknown)
         if problems:
@@ -188,7 +188,7 @@ def _required(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str) and "null" not in _types(properties.get(name)))
 
 
-def _told(registered: Registered) -> RegisteredSchema:
+def _parse_schema(registered: Registered) -> RegisteredSchema:
     if registered.kind != "JSON":
         raise UnknownSchema(f"schema {registered.id} is {registered.kind}, expected JSON")
     return _parsed(registered.text, tuple(registered.references.items()))

@@ -11,7 +11,7 @@ import numpy as np
 from headrace.decode.base import DecodeLimits
 from headrace.decode.json.nesting import too_deep
 from headrace.decode.payload import PayloadNode, walk_nodes
-from headrace.decode.scalars import UnfitValue, seen
+from headrace.decode.scalars import UnfitValue, describe
 from headrace.reasons import Reason
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -75,13 +75,13 @@ class Parser:
         self._refuse_depth(text)
         value = self._whole(text)
         if self._twice is not None:
-            raise UnfitValue(Reason.DUPLICATE_KEY, f"the key {seen(self._twice)} appears twice in one object")
+            raise UnfitValue(Reason.DUPLICATE_KEY, f"the key {describe(self._twice)} appears twice in one object")
         if self._widest > self._limits.keys:
             raise UnfitValue(Reason.TOO_WIDE, f"an object has {self._widest} keys, the limit is {self._limits.keys}")
         if _SURROGATE.search(text):
             _refuse_lone_surrogates(value)
         if not isinstance(value, dict):
-            raise UnfitValue(Reason.NOT_AN_OBJECT, f"the value is {seen(value)}")
+            raise UnfitValue(Reason.NOT_AN_OBJECT, f"the value is {describe(value)}")
         return value
 
     def value(self, text: str) -> Any:

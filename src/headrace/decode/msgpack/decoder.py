@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, few, join_rejects, new_field_stop
+from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, join_rejects, limit_names, new_field_stop
 from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.decode.input import sized
 from headrace.decode.json.template import Path
@@ -112,13 +112,15 @@ class MsgpackDecoder:
     def _decode(self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
         natural, kept, unknown = self._natural(schema, values, at, rejects, strict=True)
         decoded = fit_values(natural, kept, self._layout, self._new_field, rejects, self._limits, unknown.texts)
-        return replace(decoded, ignored=few({**decoded.ignored, **unknown.counts})) if unknown.counts else decoded
+        return (
+            replace(decoded, ignored=limit_names({**decoded.ignored, **unknown.counts})) if unknown.counts else decoded
+        )
 
     def _natural(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
     ) -> tuple[pa.Table, Numbers, _UnknownFields]:
         """All valid values in the types of the schema, their positions, and their unknown fields."""
-        fast, good, counts = self._together(schema, values, strict)
+        fast, good, counts = self._by_column(schema, values, strict)
         if good.all():
             return fast, at, _UnknownFields(counts)
         rest = np.flatnonzero(~good)
@@ -128,7 +130,7 @@ class MsgpackDecoder:
         unknown = replace(unknown, counts=counts + unknown.counts)
         return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], unknown
 
-    def _together(
+    def _by_column(
         self, schema: MsgpackSchema, values: pa.BinaryArray, strict: bool
     ) -> tuple[pa.Table, Mask, Counter[str]]:
         """Read values column by column; the mask has the values that could be read."""

@@ -101,7 +101,7 @@ class ProtobufDecoder:
                 rejects.add(int(group.at[row]), reason, detail)
         return pa.array(texts, pa.string()), rejects.in_order()
 
-    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+    def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The name of the schema's first message, and the result of decoding a record with a value in every field."""
         if schema.kind != "PROTOBUF":
             raise UnknownSchema(f"schema {schema.id} has the type {schema.kind}, expected PROTOBUF")

@@ -28,7 +28,7 @@ class Framed:
 def unframed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     """Remove the frames; `at` has the positions of the values; values without a valid frame are rejected."""
     kept = framed(values, at, rejects)
-    return Framed(_beheaded(TextBytes(kept.payloads)), kept.ids, kept.at)
+    return Framed(_without_frames(TextBytes(kept.payloads)), kept.ids, kept.at)
 
 
 def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
@@ -88,7 +88,7 @@ def _ids(seen: TextBytes, starts: Numbers) -> Numbers:
     return ids
 
 
-def _beheaded(seen: TextBytes) -> pa.BinaryArray:
+def _without_frames(seen: TextBytes) -> pa.BinaryArray:
     """Every value without its frame."""
     count = len(seen.starts) - 1
     keep = np.ones(len(seen.content), bool)

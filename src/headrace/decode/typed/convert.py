@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.nested import is_there
 from headrace.decode.payload import PayloadNode
-from headrace.decode.scalars import UnfitValue, leaf_reader, proven, seen
+from headrace.decode.scalars import UnfitValue, describe, leaf_reader, proven
 from headrace.engine import decimals
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
@@ -107,5 +107,5 @@ def why(value: Any, kind: pa.DataType, node: PayloadNode, where: str) -> tuple[R
         except UnfitValue as unfit:
             return unfit.reason, f"{where}: {unfit.what}"
     if pa.types.is_timestamp(node.type):
-        return Reason.TIMESTAMP, f"{where}: {seen(value)} is not a time of the years 1 to 9999"
-    return Reason.OVERFLOW, f"{where}: {seen(value)} does not fit {type_name(node.type)}"
+        return Reason.TIMESTAMP, f"{where}: {describe(value)} is not a time of the years 1 to 9999"
+    return Reason.OVERFLOW, f"{where}: {describe(value)} does not fit {type_name(node.type)}"

@@ -372,7 +372,7 @@ class _Fit:
     def _leaf(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         column = converted(values, node)
         if column is None:
-            return self._refuse_all(values, rows, live, where, _wanted(values.type, node), node)
+            return self._refuse_all(values, rows, live, where, _expected(values.type, node), node)
         for at in np.flatnonzero(live & ~is_there(column)).tolist():
             if not self.refused[rows[at]]:
                 self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
@@ -402,7 +402,7 @@ def _alone(values: pa.Array, path: Path) -> pa.Table:
     return pa.table({path[0]: values})
 
 
-def _wanted(kind: pa.DataType, node: PayloadNode) -> str:
+def _expected(kind: pa.DataType, node: PayloadNode) -> str:
     """The expected value of a column, if more than its type."""
     epoch = pa.types.is_integer(kind) and pa.types.is_timestamp(node.type) and node.type.tz is not None
     return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""

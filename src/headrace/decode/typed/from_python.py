@@ -15,7 +15,7 @@ from msgpack import Timestamp
 
 from headrace.decode.byte_scan import Numbers, bools
 from headrace.decode.nested import is_json
-from headrace.decode.scalars import seen
+from headrace.decode.scalars import describe
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
 
@@ -65,7 +65,7 @@ class ColumnBuilder:
         half = 1 << (kind.bit_width - 1) if pa.types.is_integer(kind) else 0
         if value is None or -half <= value < half:
             return value
-        self._refuse(row, Reason.OVERFLOW, f"{where}: {seen(value)} does not fit {type_name(kind)}")
+        self._refuse(row, Reason.OVERFLOW, f"{where}: {describe(value)} does not fit {type_name(kind)}")
         return None
 
     def _floats(self, values: Sequence[Any], kind: pa.DataType, rows: Numbers, where: str) -> pa.Array:
@@ -73,7 +73,7 @@ class ColumnBuilder:
         numbers = exact.cast(kind, safe=False)
         grown = pc.and_(pc.is_inf(numbers), pc.invert(pc.is_inf(exact)))
         for at in np.flatnonzero(bools(grown)).tolist():
-            detail = f"{where}: {seen(values[at])} does not fit {type_name(kind)}"
+            detail = f"{where}: {describe(values[at])} does not fit {type_name(kind)}"
             self._refuse(int(rows[at]), Reason.OVERFLOW, detail)
         return numbers
 

@@ -32,6 +32,7 @@ from headrace.transform.jmespath.vector import (
     Step,
     cast,
     equal,
+    exists,
     faithful,
     iso8601_sql,
     json_kind_of,
@@ -41,7 +42,6 @@ from headrace.transform.jmespath.vector import (
     ordered,
     path_of,
     same_kind,
-    there,
     truth,
     whole_literal,
 )
@@ -71,7 +71,7 @@ class Compiler:
         for column in self.columns:
             if path[: len(column.path)] == column.path:
                 vector = self._below(column.sql, column.type, path[len(column.path) :])
-                return SqlVector(*vector) if vector and column.told and not pa.types.is_null(vector[1]) else None
+                return SqlVector(*vector) if vector and column.unchanged and not pa.types.is_null(vector[1]) else None
         return None
 
     def _value(self, node: Node) -> SqlVector | Loose:
@@ -119,8 +119,8 @@ class Compiler:
 
     def _inside(self, column: MessageColumnRef, rest: tuple[Step, ...], path: tuple[Step, ...]) -> SqlVector | Loose:
         vector = self._below(column.sql, column.type, rest)
-        if not column.told or vector is None:
-            empty = column.told and self.open and not meets_map(column.type, rest)
+        if not column.unchanged or vector is None:
+            empty = column.unchanged and self.open and not meets_map(column.type, rest)
             return SqlVector("NULL", NULL) if empty else self._cut(path)
         return self._plain(*vector) or self._cut(path)
 
@@ -246,7 +246,7 @@ class Compiler:
     def _substr(self, arguments: list[Node]) -> SqlVector:
         text = self._vector(arguments[0], TEXT)
         skip, take = (whole_literal(each) for each in arguments[1:])
-        return SqlVector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, there(text)))
+        return SqlVector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, exists(text)))
 
     def _micros(self, arguments: list[Node], factor: int) -> tuple[str, tuple[str, ...]]:
         """An epoch in microseconds, certain within the years 1677 to 2262."""
@@ -299,15 +299,15 @@ class Compiler:
     def _length(self, arguments: list[Node]) -> SqlVector:
         vector = self._as(self._value(arguments[0]), TEXT)
         if vector.kind == TEXT:
-            return SqlVector(f"length({vector.sql})", LONG, (*vector.sure, there(vector)))
+            return SqlVector(f"length({vector.sql})", LONG, (*vector.sure, exists(vector)))
         if pa.types.is_list(vector.kind):
-            return SqlVector(f"len({vector.sql})", LONG, (*vector.sure, there(vector)))
+            return SqlVector(f"len({vector.sql})", LONG, (*vector.sure, exists(vector)))
         raise NotInSql("its length")
 
     def _contains(self, arguments: list[Node]) -> SqlVector:
         hay = self._as(self._value(arguments[0]), TEXT)
         needle = self._vector(arguments[1], TEXT)
-        sure = (*hay.sure, *needle.sure, there(hay), there(needle))
+        sure = (*hay.sure, *needle.sure, exists(hay), exists(needle))
         if hay.kind == TEXT:
             return SqlVector(f"contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
         if pa.types.is_list(hay.kind) and hay.kind.value_type == TEXT:
@@ -317,7 +317,7 @@ class Compiler:
     def _texts(self, sql: str) -> Callable[[list[Node]], SqlVector]:
         def made(arguments: list[Node]) -> SqlVector:
             one, two = (self._vector(each, TEXT) for each in arguments)
-            return SqlVector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, there(one), there(two)))
+            return SqlVector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, exists(one), exists(two)))
 
         return made
 
@@ -328,7 +328,7 @@ class Compiler:
         whole = f"coalesce(list_count({parts.sql}) = len({parts.sql}), false)"
         whole += f" AND coalesce(length({glue.sql}) * len({parts.sql}) <= {LONGEST_RESULT}, false)"
         joined = f"CASE WHEN {whole} THEN coalesce(array_to_string({parts.sql}, {glue.sql}), '') END"
-        return SqlVector(joined, TEXT, (*glue.sure, *parts.sure, there(glue), whole))
+        return SqlVector(joined, TEXT, (*glue.sure, *parts.sure, exists(glue), whole))
 
     def _not_null(self, arguments: list[Node]) -> SqlVector:
         vectors = self._alike(arguments)
@@ -346,7 +346,7 @@ class Compiler:
     def _rounded(self, sql: str) -> Callable[[list[Node]], SqlVector]:
         def made(arguments: list[Node]) -> SqlVector:
             number = self._number(arguments[0])
-            return SqlVector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, there(number)))
+            return SqlVector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, exists(number)))
 
         return made
 

@@ -25,7 +25,7 @@ def place_results(
 ) -> PlacedResult:
     """A value with the result at a path; missing parents are created if there is a result."""
     if not path:
-        return _settled(have, result, on_null, target)
+        return _with_result(have, result, on_null, target)
     if not (pa.types.is_struct(have.type) or pa.types.is_null(have.type)):
         raise UsageError(f"jmespath {target}: the message has {have.type} where '{path[0]}' would be a field.")
     fields = {item.name: item.type for item in have.type} if pa.types.is_struct(have.type) else {}
@@ -50,7 +50,7 @@ def place_results(
 NOTHING = PlacedResult("NULL", pa.null())
 
 
-def _settled(have: PlacedResult, result: PlacedResult, on_null: str, target: str) -> PlacedResult:
+def _with_result(have: PlacedResult, result: PlacedResult, on_null: str, target: str) -> PlacedResult:
     if pa.types.is_null(result.type):
         return (
             PlacedResult(f"CAST(NULL AS {result_types.sql_type(have.type)})", have.type)

@@ -120,10 +120,10 @@ class Queries:
         if open_:
             records = _Records(rows, self._columns, now)
             for position in np.flatnonzero(np.logical_or.reduce([part.unsure for part in open_])).tolist():
-                records.meet(position)
+                records.move_to(position)
                 for part in open_:
                     if part.unsure[position]:
-                        part.settle(position, records)
+                        part.interpret(position, records)
         return [part.complete() for part in parts]
 
     def _part(
@@ -217,7 +217,7 @@ class _Part:
     values: list[Any] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
 
-    def settle(self, position: int, records: _Records) -> None:
+    def interpret(self, position: int, records: _Records) -> None:
         """Compute the value with the interpreter."""
         value = None
         try:
@@ -254,7 +254,7 @@ class _Records:
         self._at = 0
         self._messages: dict[bool, Any] = {}  # of this record, with exact numbers or doubles
 
-    def meet(self, at: int) -> None:
+    def move_to(self, at: int) -> None:
         """Move to a record."""
         self._at = at
         self._messages.clear()
@@ -295,7 +295,7 @@ def _columns(payload: pa.Schema) -> list[tuple[str, MessageColumnRef]]:
         if item.message or item.rescue or pa.types.is_null(item.type):
             continue
         odd = item.name in rescued or item.json_text or _has_default(item)
-        columns.append((item.name, MessageColumnRef(item.keys, f"p{nth}_", item.type, told=not odd)))
+        columns.append((item.name, MessageColumnRef(item.keys, f"p{nth}_", item.type, unchanged=not odd)))
     return columns
 
 

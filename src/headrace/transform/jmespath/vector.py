@@ -29,7 +29,7 @@ class SqlVector:
     kind: pa.DataType
     sure: tuple[str, ...] = ()
 
-    def given(self, *tests: str) -> SqlVector:
+    def when(self, *tests: str) -> SqlVector:
         """The same, with more conditions."""
         return replace(self, sure=(*self.sure, *tests))
 
@@ -48,7 +48,7 @@ class MessageColumnRef:
     path: tuple[str, ...]
     sql: str
     type: pa.DataType
-    told: bool = True  # False: the value differs from the message's (a default, JSON text)
+    unchanged: bool = True  # False: the value differs from the message's (a default, JSON text)
 
 
 def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
@@ -115,7 +115,7 @@ def cast(sql: str, kind: str) -> str:
     return f"TRY_CAST({sql} AS {kind})"
 
 
-def there(vector: SqlVector) -> str:
+def exists(vector: SqlVector) -> str:
     """SQL for whether there is a value."""
     return f"{vector.sql} IS NOT NULL"
 
@@ -124,7 +124,7 @@ def same_kind(vector: SqlVector, kind: pa.DataType) -> SqlVector:
     """Numbers of different types become doubles."""
     if vector.kind == kind or vector.kind == NULL:
         return vector
-    return replace(vector, sql=f"CAST({vector.sql} AS DOUBLE)", kind=kind).given(exact_vector(vector))
+    return replace(vector, sql=f"CAST({vector.sql} AS DOUBLE)", kind=kind).when(exact_vector(vector))
 
 
 def json_kind_of(*made: SqlVector) -> pa.DataType:

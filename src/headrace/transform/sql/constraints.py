@@ -110,7 +110,7 @@ def _compiled(
     generated = {item.name: item.metadata[GENERATED].decode() for item in schema if GENERATED in (item.metadata or {})}
     columns = pa.schema([item for item in schema if item.name not in generated])
     constraints = [
-        _given(name, text, own[name], columns)
+        _declared(name, text, own[name], columns)
         if name in own
         else _read(name, text, columns, generated, partial, history)
         for name, text in stated
@@ -145,7 +145,7 @@ def _read(
     )
 
 
-def _given(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
+def _declared(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
     """A constraint as the spec has it."""
     if wrong := check_sql(sql, columns.names):
         raise _Unknown(name, f"table.constraints.{name}: {wrong[0]}")

@@ -43,7 +43,7 @@ def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...
         tree = parse_sql(text)
     except Refused as refused:
         return (refused.message,)
-    findings = dict.fromkeys(_judged(tree))
+    findings = dict.fromkeys(_problems(tree))
     if columns is not None:
         findings.update(dict.fromkeys(_unknown(tree, columns)))
     return tuple(findings)
@@ -60,7 +60,7 @@ def bind_parameters(text: str, bind: Bind, now: str) -> str:
     `bind` takes the first part of a dotted name and returns a column of the relation ROW.
     """
     tree = parse_sql(text)
-    if problems := tuple(_judged(tree)):
+    if problems := tuple(_problems(tree)):
         raise Refused(problems[0])
     return write(_bound(tree, bind, now, frozenset()))
 
@@ -155,7 +155,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _judged(tree: Node) -> Iterator[str]:
+def _problems(tree: Node) -> Iterator[str]:
     yield from _findings(tree, 0)
     if _growth(tree) > allow_list.GROWTH:
         yield f"its replacements could make a text more than {allow_list.GROWTH} times longer"
