@@ -35,7 +35,7 @@ TEXTS = st.one_of(INTEGERS, FRACTIONS, FLOATS, st.one_of(TIMES, INTEGERS, FRACTI
 
 
 def asked(kind: pa.DataType, text: str) -> Any:
-    return widening._asks(pa.field("v", kind), Parser(DecodeLimits()).value(text))
+    return widening._needed(pa.field("v", kind), Parser(DecodeLimits()).value(text))
 
 
 @settings(max_examples=300, deadline=None)
@@ -63,7 +63,7 @@ def test_whoever_stands_for_another_asks_the_same(name: str, texts: list[str | N
 def test_many_misfits_are_told_by_a_few(name: str, values: list[str], becomes: str):
     plan = plan_of({"": pa.schema([pa.field("v", parse_type(name)), pa.field("id", pa.int64())])}, table=WIDEN)
     given = envelopes(b'{"v":%b,"id":%d}' % (each.encode(), at) for at, each in enumerate(values))
-    with mock.patch.object(widening, "_asks", wraps=widening._asks) as asks:
+    with mock.patch.object(widening, "_needed", wraps=widening._needed) as asks:
         applied = plan.apply(given)
     assert asks.call_count < 200
     assert (letters(applied), len(rows(applied))) == ([], len(values))
@@ -75,7 +75,7 @@ def test_many_misfits_are_told_by_a_few(name: str, values: list[str], becomes: s
 def test_those_that_cannot_be_helped_are_read_once_too():
     plan = plan_of({"": pa.schema([pa.field("v", pa.int32())])}, table=WIDEN)
     values = [{"v": "x"}, {"v": True}, {"v": 2**40}, {"v": [1]}] * 500
-    with mock.patch.object(widening, "_asks", wraps=widening._asks) as asks:
+    with mock.patch.object(widening, "_needed", wraps=widening._needed) as asks:
         applied = plan.apply(envelopes(values))
     assert asks.call_count < 20
     assert [row["v"] for row in rows(applied)] == [2**40] * 500
