@@ -255,7 +255,7 @@ def test_the_forms(by: str) -> None:
     ("step", "key", "seen"),
     [
         ("mask: {mail: hash}", "mail", "'hash'"),
-        ("mask: {mail: {sha256: plain-text-of-a-key}}", "mail.sha256", "a redacted value"),
+        ("mask: {mail: {sha256: plain-text-of-a-key}}", "mail.sha256", "a secret"),
         ("mask: {mail: {keep: {first: 1, last: 1}}}", "mail.keep", "first and last together"),
         ("mask: {mail: {keep: {first: 0}}}", "mail.keep.first", "'0'"),
         ("mask: {mail: {}}", "mail", "none of sha256, redact, keep"),
