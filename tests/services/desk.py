@@ -42,7 +42,7 @@ class InProcess(Pipeline):
     """A pipeline whose tasks run right here."""
 
     def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
-        manifest = task._manifest(self.order(batch), batch, now, frame if isinstance(frame, list) else [frame])
+        manifest = task._manifest(self.task_input(batch), batch, now, frame if isinstance(frame, list) else [frame])
         task.raise_task_error([manifest])
         return [manifest]
 

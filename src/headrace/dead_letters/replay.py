@@ -20,6 +20,7 @@ from headrace.delta.receipt import Receipt
 from headrace.delta.rows import read_rows
 from headrace.delta.staged_file import StagedFile
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
+from headrace.pipeline.cleanup import purge_dead_letters
 from headrace.pipeline.deduplicate import PLACE
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.manifest import Manifest
@@ -72,7 +73,7 @@ def purge(spec: Spec, before: date) -> Purge:
             pipeline.open_ledger()
             rebuild(pipeline.context)
             pipeline.finish_open_batch()
-            return pipeline.purge(before)
+            return purge_dead_letters(pipeline.context, before)
     finally:
         replaying.source.close()
         pipeline.source.close()
@@ -175,7 +176,7 @@ class ReplayPipeline(Pipeline):
         assert self._version is not None  # noqa: S101
         selection, since = self.selection, self.selection.since
         intent = super().intend(batch, ranges, manifests, started, runs)
-        if any(map(len, self._doubles.places.values())):
+        if any(map(len, self._deduplication.places.values())):
             self._outcomes = self._without_duplicates(batch)
         replayed = ReplayInput(
             self._version, selection.reasons, selection.tables, since.isoformat() if since else "", self._outcomes
@@ -188,7 +189,7 @@ class ReplayPipeline(Pipeline):
         stager = Stager(lambda uri: Store(uri, self.profile), f"replay-{batch:08d}-once")
         duplicates = {
             uri: Counter(zip(*(places[name].to_pylist() for name in PLACE), strict=True))
-            for uri, places in self._doubles.places.items()
+            for uri, places in self._deduplication.places.items()
         }
         try:
             for item in self._outcomes:
@@ -224,7 +225,7 @@ class ReplayPipeline(Pipeline):
         manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
         return old.intend(begun.batch, (), manifests, begun.started, runs)
 
-    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+    def _report_batch(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         self.report(_replay_event(self.spec.pipeline, intent, receipts))
 
 

@@ -58,7 +58,7 @@ class Deduplication:
         self._seen: dict[str, _Seen] = {}
         self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
 
-    def leave_out(
+    def drop_duplicates(
         self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
     ) -> tuple[tuple[StagedFile, ...], Counts, list[StagedFile]]:
         """The files without doubles, what the account says then, and the files that are none of it any more."""

@@ -1,4 +1,4 @@
-"""One batch, start to end, and the loop around it. There is one way to resume, used at every start: the ledger."""
+"""A pipeline: one batch from start to end, and the loop around it. Every start resumes from the ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,17 +20,16 @@ from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, HeadraceError, StopRequested, TableChanged, TableFeature, TransientError
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.replays import Replays
-from headrace.ledger.replays import writer as replays_writer
-from headrace.pipeline import inference_minimum, overwrite, task
+from headrace.pipeline import cleanup, inference_minimum, overwrite, task
 from headrace.pipeline.circuit_breaker import CircuitBreaker
+from headrace.pipeline.commit_order import commit_tables
 from headrace.pipeline.context import Maintenance, PipelineContext, Recovery, StagedTable
 from headrace.pipeline.deduplicate import Deduplication
 from headrace.pipeline.events import Report, Summary, batch_event
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.manifest import Manifest, merge_manifests
 from headrace.pipeline.streaming_query import StreamingBatches
-from headrace.pipeline.tables import STAGING, PipelineTables
+from headrace.pipeline.tables import PipelineTables
 from headrace.pipeline.verify_source import ordered_by_offset, readable_ranges, same_topics, still_there, verify_source
 from headrace.plan.accounting import Counts
 from headrace.plan.inferred_columns import InferredColumns
@@ -45,9 +43,8 @@ from headrace.stage.partitions import check_partition_count
 from headrace.stage.stager import delete_staged
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
-from headrace.write import retention
-from headrace.write.intent import Intent, IntentKind, TableIntent, staged_for
-from headrace.write.tombstones import DAY, TOMBSTONES
+from headrace.write.intent import Intent, IntentKind, TableIntent
+from headrace.write.tombstones import TOMBSTONES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,12 +52,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
-_TELL_EVERY = 2.0  # seconds
-_LOOK_EVERY = 1.0  # seconds, while no topic matches
+_REPORT_INTERVAL = 2.0  # seconds
+_TOPIC_INTERVAL = 1.0  # seconds between checks while no topic matches
 
 
 class Pipeline:
-    """A spec at work under its lease."""
+    """A running spec, under its lease."""
 
     unit = "batch"
 
@@ -76,7 +73,7 @@ class Pipeline:
         stop: threading.Event | None = None,
     ) -> None:
         self.spec = spec
-        self.writer = spec.pipeline  # whose marks the commits carry
+        self.writer = spec.pipeline  # the name in the txns of the commits
         self.recovery, self.maintenance = recovery, maintenance
         self.until = until
         self.report = report
@@ -89,12 +86,12 @@ class Pipeline:
         self.topics: dict[str, str] = {}
         self.repartitioned = False  # whether the source has other partitions now than the query reads
         self.lag_seconds: float | None = math.inf  # at the last check; None where the source reports none
-        self.gives_up = False  # whether a person gives up what cannot be read again of an open batch
-        self.given_up: list[str] = []  # what that was, in words
+        self.accepts_gaps = False  # whether records of an open batch that the source no longer has are given up
+        self.accepted_gaps: list[str] = []  # descriptions of what was given up
         self._breaker = CircuitBreaker(spec.circuit_breaker)
-        self._unchecked = frozenset(spec.branch_specs())  # whose names were not yet held against records in this run
-        self._told = time.monotonic()
-        self._purged: date | None = None
+        self._unchecked = frozenset(spec.branch_specs())  # branches whose column names were not checked in this run
+        self._reported = time.monotonic()
+        self._cleaned: date | None = None  # the day of the last cleanup
         self._retention_time = EPOCH
         self._start_spark = spark
         self._policy = retry.Retry(
@@ -105,14 +102,14 @@ class Pipeline:
         )
 
     def take_lease(self, wait: bool = False) -> Lease:
-        """One writer per pipeline: LeaseHeld when somebody else is at it."""
+        """Acquire the lease of the pipeline; LeaseHeld when another instance has it."""
         ttl, renew = self.spec.lease.ttl.total_seconds(), self.spec.lease.renew.total_seconds()
         take = partial(Lease.take, self.state, ttl=ttl, renew=renew, wait=wait, stop=self.stop)
         self.lease = self._retrying(take)
         return self.lease
 
     def run(self) -> Summary:
-        """Until the end asked for, or a request to stop; what passes by itself is waited out."""
+        """Run until the requested end or a request to stop; transient errors are retried."""
         try:
             self._retrying(self._attempt)
         except StopRequested:
@@ -136,12 +133,12 @@ class Pipeline:
         )
 
     def _attempt(self) -> None:
-        """From the ledger on: finish what was begun, refill what was restored, look at the source, stream."""
+        """Resume from the ledger: finish the open batch, refill restored tables, verify the source, stream."""
         self.open_ledger()
         self.recovery.rebuild_ledger(self.context)
         self.finish_open_batch()
         self.refill_tables()
-        self.keep_retention()
+        self._clean_up_daily()
         overwrite.begin(self.spec, self.ledger, self.source)
         self.verify_source()
         self.tables.open()
@@ -155,29 +152,29 @@ class Pipeline:
             self.maintain(at_end=True)
 
     def verify_source(self) -> None:
-        """The partitions to read and where each goes on."""
+        """Determine the partitions to read and the next offset of each."""
         self.topics, self.position = verify_source(self.source, self.ledger, ordered_by_offset(self.spec))
         self.repartitioned = False
 
     def _stream(self) -> bool:
-        """One streaming query to its end; True when the source must be looked at again for another one."""
-        if self.stop.is_set() or (self.until is not None and not self._waits()):
+        """Run one streaming query; True when the source must be verified again for another one."""
+        if self.stop.is_set() or (self.until is not None and not self._has_records()):
             return False
         if self.position:
             return StreamingBatches(self).run()
-        self.stop.wait(_LOOK_EVERY)  # no topic matches yet
+        self.stop.wait(_TOPIC_INTERVAL)
         self.lease.check()
         self.on_tick()
         return True
 
-    def _waits(self) -> bool:
-        """Whether records wait to be read; where none do, a drain is done without Spark."""
+    def _has_records(self) -> bool:
+        """Whether there are records to read; a drain without any does not start Spark."""
         bounds = self.source.bounds()
-        return any(found.latest > self.position.get(each, found.latest) for each, found in bounds.items())
+        return any(bound.latest > self.position.get(partition, bound.latest) for partition, bound in bounds.items())
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started when it is first needed."""
+        """The Spark session, started when it is first needed."""
         return self._start_spark()
 
     @property
@@ -204,61 +201,33 @@ class Pipeline:
             self.maintenance(self.context, at_end)
 
     def open_ledger(self) -> Ledger:
-        """Where the pipeline stands."""
+        """Open the ledger and, with it, the tables."""
         self.ledger = Ledger.open(self.state, self.writer)
         self.open_tables()
         return self.ledger
 
     def open_tables(self) -> PipelineTables:
-        """The tables, with nothing learned of them yet."""
+        """The tables, without fields of earlier batches."""
         self.tables = PipelineTables(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
-        self._doubles = Deduplication(self.tables)
+        self._deduplication = Deduplication(self.tables)
         return self.tables
 
-    def finish_open_batch(self, anew: bool = False) -> None:
-        """Before anything else is begun, what was begun is booked; `anew` when its tables are others now."""
-        if (begun := self.ledger.open_batch()) is not None:
-            self._finish(begun, anew)
+    def finish_open_batch(self, tables_replaced: bool = False) -> None:
+        """Finish the batch that has an intent and no row in the ledger, before another one begins."""
+        if (intent := self.ledger.open_batch()) is not None:
+            self._finish(intent, tables_replaced)
 
     def refill_tables(self) -> None:
         """Write again the rows that a RESTORE removed."""
         self.recovery.refill_tables(self.context)
         self.open_tables()  # a refill lets only its own table take rows
 
-    # ---- dead letters that are old ----
-
-    def keep_retention(self) -> None:
-        """Once a day, drop the dead letters that are older than the spec keeps them, and deletes that count no more."""
+    def _clean_up_daily(self) -> None:
+        """Once a day, delete what has expired."""
         clock = datetime.now(UTC)
-        if self._purged == clock.date():
-            return
-        self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
-        self.tables.follow_logs()
-        self._sweep_staging()
-        for folder in self.state.child(TOMBSTONES).folders():
-            retention.purge_days(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
-        age = self.spec.dead_letters.retention
-        purge = self.purge(retention.retention_day(age, self._retention_time)) if age is not None else None
-        if purge is not None and purge.files:
-            self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
-
-    def _sweep_staging(self) -> None:
-        """Delete what batches left that died before they were decided: between two of ours nothing is at work there."""
-        begun = self.ledger.open_batch(), Replays.open(self.state, replays_writer(self.spec.pipeline)).open_batch()
-        kept = staged_for(each for each in begun if each is not None)
-        with suppress(HeadraceError):
-            left = [item.path for item in self.state.list(STAGING)]
-            self.state.delete([path for path in left if f"{self.state.uri}/{path}" not in kept])
-
-    def purge(self, before: date) -> retention.Purge:
-        """Drop the dead letters of the days before, once the ledger tells it; an open replay plan still needs them."""
-        store = Store(self.spec.dead_letters_uri, self.profile)
-        purge = retention.purge_preview(store, before)
-        replays = Replays.open(self.state, replays_writer(self.spec.pipeline))
-        if not purge.files or replays.open_batch() is not None:
-            return retention.Purge(before)
-        self.ledger.decide(f"purged {purge}", {})
-        return retention.purge_days(store, before)
+        if self._cleaned != clock.date():
+            self._cleaned, self._retention_time = clock.date(), self.ledger.proved_time(clock)
+            cleanup.clean_up(self.context, self._retention_time)
 
     def _spark_table(self, store: Store) -> Any:
         from headrace.write.leased_writer import LeasedWriter
@@ -269,8 +238,8 @@ class Pipeline:
     # ---- one batch ----
 
     def one_batch(self, frame: DataFrame, ranges: tuple[Range, ...]) -> None:
-        """read → decode → transform → route → stage (one Spark job), then commit, then book."""
-        self.keep_retention()
+        """read → decode → transform → route → stage (one Spark job), then commit, then record in the ledger."""
+        self._clean_up_daily()
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.BEFORE_STAGING, batch=batch)
         if (tasks := task.tasks_for(ranges, self.mean_bytes())) < len(ranges):
@@ -284,7 +253,7 @@ class Pipeline:
         self._breaker.note(intent.counts, datetime.now(UTC))
 
     def _check_names(self, manifests: Sequence[Manifest]) -> None:
-        """In the first batch of a run, stop at names that nothing has: the spec would filter or blank every record."""
+        """In the first batch of a run, stop at unknown column names: every record would be filtered or NULL."""
         reports = [(route_id, names) for each in manifests for route_id, names in each.unknown.items()]
         try:
             self.tables.check_names(reports)
@@ -294,35 +263,35 @@ class Pipeline:
         self._unchecked -= {route_id.branch for route_id, _ in reports}
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
-        """Stage; when tasks met fields or tables nobody knew, answer them and, unless they were right, stage again."""
+        """Stage the batch; again where tasks discovered new fields or routes."""
         self.tables.begin_batch(batch)
         manifests, runs = self.stage(frame, batch, now), 1
-        while not self._answered(manifests, batch):
+        while not self._is_valid(manifests, batch):
             manifests, runs = self.stage(frame, batch, now), runs + 1
         return manifests, runs
 
-    def _answered(self, manifests: Sequence[Manifest], batch: int) -> bool:
-        """Whether what was staged stands; a table that the spec declares whole is staged before anyone has met it."""
+    def _is_valid(self, manifests: Sequence[Manifest], batch: int) -> bool:
+        """Whether the staged files are valid; tables that the spec declares completely are staged when first seen."""
         assumed = {name for each in manifests for name in each.assumed}
         discovered = _discovered(manifests)
-        stands = False
+        valid = False
         try:
             if discovered or assumed:
                 self._report_columns(self.tables.add_discovered({name: {} for name in assumed} | discovered, batch))
-            stands = not discovered and self.tables.are_declared(assumed)
+            valid = not discovered and self.tables.are_declared(assumed)
         finally:
-            if not stands:
+            if not valid:
                 self.discard(merge_manifests(manifests)[0])
-        return stands
+        return valid
 
     def _report_columns(self, inferred: Iterable[InferredColumns]) -> None:
-        """Report the columns that tables get because records have them."""
+        """Report the columns that tables get from records."""
         for columns in inferred:
             self.summary.keep_as_text(columns.table, columns.json_text)
             self.report(columns.event(self.spec.pipeline))
 
     def discard(self, files: Iterable[StagedFile]) -> None:
-        """Delete what was staged and will not be committed."""
+        """Delete staged files that will not be committed."""
         delete_staged(files, lambda uri: Store(uri, self.profile))
 
     def stage_for_table(self, uri: str, ranges: Sequence[Range], batch: int, started: datetime) -> StagedTable:
@@ -337,15 +306,15 @@ class Pipeline:
         return StagedTable(manifests, runs, layouts.get(uri))
 
     def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
-        """Run the plan over the batch in Spark's tasks; only manifests come back."""
-        run = partial(task.run_task, self.order(batch), batch, now)
+        """Run the plan over the batch in Spark tasks, which return manifests only."""
+        run = partial(task.run_task, self.task_input(batch), batch, now)
         rows = session.map_in_arrow(frame, run, "manifest string").collect()
         manifests = [Manifest.from_json(row.manifest) for row in rows]
         task.raise_task_error(manifests)
         return manifests
 
-    def order(self, batch: int) -> bytes:
-        """What tasks must know of the batch."""
+    def task_input(self, batch: int) -> bytes:
+        """The input of the batch's tasks."""
         tables = self.tables
         layouts, letters = tables.layouts(batch), tables.dead_letter_layout()
         return task.TaskInput(self.spec, tables.schemas, layouts, letters, self.profile, self._unchecked).to_bytes()
@@ -353,8 +322,8 @@ class Pipeline:
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
     ) -> Intent:
-        """The whole decision of the batch, to be made durable before any of it is visible."""
-        files, counts, old = self._doubles.leave_out(*merge_manifests(manifests), batch, started)
+        """The intent of a batch, to be written before any of it is visible."""
+        files, counts, old = self._deduplication.drop_duplicates(*merge_manifests(manifests), batch, started)
         self.discard(old)
         check_partition_count(files, self.spec.limits.partition_values)
         tables = self.tables.intents(files, batch)
@@ -376,11 +345,11 @@ class Pipeline:
         )
 
     def _idle_ranges(self, ranges: Iterable[Range]) -> tuple[Range, ...]:
-        """Where the partitions stand that the batch does not read: its commits tell it, should the ledger be lost."""
+        """Positions of the partitions that the batch does not read: commits have them in case the ledger is lost."""
         read = {(each.topic, each.partition) for each in ranges}
         topics = {**self.ledger.known.topics, **self.topics}
-        stand = {**self.ledger.position(), **self.position}
-        return tuple(Range(*at, to, to, topics.get(at[0], "")) for at, to in sorted(stand.items()) if at not in read)
+        position = sorted({**self.ledger.position(), **self.position}.items())
+        return tuple(Range(*at, to, to, topics.get(at[0], "")) for at, to in position if at not in read)
 
     def execute(self, intent: Intent) -> Intent:
         """Write the intent to the state, then commit its tables and record it in the ledger."""
@@ -389,9 +358,9 @@ class Pipeline:
         return self.settle(intent)
 
     def settle(self, intent: Intent) -> Intent:
-        """Commit every table, then the dead letters, then book; also how an open batch is finished.
+        """Commit the tables, then the dead letters, then record the batch in the ledger; also for an open batch.
 
-        Answers the intent that was carried out, which is a later plan where a table had appeared meanwhile.
+        Returns the intent that was committed: a later plan where another writer has created a table meanwhile.
         """
         intent, receipts = self._committed(intent)
         faults.reach(faults.Point.BEFORE_LEDGER_WRITE, batch=intent.batch)
@@ -405,14 +374,14 @@ class Pipeline:
         self._clear_staging(intent)
         self.summary.add(intent, receipts)
         self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
-        self._tell(intent, receipts)
+        self._report_batch(intent, receipts)
         return intent
 
-    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+    def _report_batch(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         self.report(batch_event(intent, receipts))
 
     def _clear_staging(self, intent: Intent) -> None:
-        """Files that Spark copied into its table have done their work; what fails here only takes up space."""
+        """Delete staged files that a writer has copied into its table; a failure only leaves files behind."""
         for table in intent.tables:
             copied = [item for item in table.files if item.table != table.path]
             with suppress(HeadraceError):
@@ -420,59 +389,27 @@ class Pipeline:
                     Store(item.table, self.profile).delete([item.path])
 
     def _committed(self, intent: Intent) -> tuple[Intent, list[Receipt]]:
-        """Commit the batch; planned again where one of its tables was created by another writer meanwhile."""
+        """Commit the batch; plan it again where another writer has created one of its tables meanwhile."""
         while True:
             try:
-                return intent, self._commit(intent)
+                return intent, commit_tables(intent, partial(self._commit_one, intent))
             except (TableChanged, TableFeature):
                 if not self.tables.commits.needs_new_plan(intent):
                     raise
                 intent = self._plan_again(intent)
 
-    def _commit(self, intent: Intent) -> list[Receipt]:
-        data = [table for table in intent.tables if not table.dead_letters]
-        rest = [table for table in intent.tables if table.dead_letters]
-        first = [table for table in data[:1] if table.merging is None]  # a merge is long: no other waits for it
-        receipts = [self._commit_one(table, intent) for table in first]
-        if first and data[1:]:
-            faults.reach(faults.Point.AFTER_FIRST_TABLE, batch=intent.batch)
-        receipts += self._commit_beside(data[len(first) :], intent, several=not first and len(data) > 1)
-        if rest:
-            faults.reach(faults.Point.BEFORE_DEAD_LETTERS, batch=intent.batch)
-        return receipts + [self._commit_one(table, intent) for table in rest]
-
-    def _commit_beside(self, tables: Sequence[TableIntent], intent: Intent, several: bool) -> list[Receipt]:
-        """Commit tables side by side; once one has failed, those that have not begun are left to the recovery."""
-        failed = threading.Event()
-
-        def one(table: TableIntent) -> list[Receipt]:
-            if failed.is_set():
-                return []
-            try:
-                receipt = self._commit_one(table, intent)
-                if several:
-                    faults.reach(faults.Point.AFTER_FIRST_TABLE, batch=intent.batch)
-            except BaseException:
-                failed.set()
-                raise
-            return [receipt]
-
-        with ThreadPoolExecutor(_COMMITS_AT_ONCE) as pool:
-            return [receipt for receipts in pool.map(one, tables) for receipt in receipts]
-
-    def _commit_one(self, table: TableIntent, intent: Intent) -> Receipt:
+    def _commit_one(self, intent: Intent, table: TableIntent) -> Receipt:
         self.lease.check()
         receipt = self._retrying(lambda: self.tables.commits.commit(table, intent))
         if receipt.skipped and self.tables.commits.plan_of(table, intent) != table.plan:
             raise Fenced(
-                f"{table.path} holds another plan of batch {intent.batch} than the one at hand: another driver has "
-                "planned it again.",
-                hint="Start the pipeline again: it goes on with the plan that the tables hold.",
+                f"{table.path} has batch {intent.batch} by another plan: another instance has planned it again.",
+                hint="Start the pipeline again: it continues with the plan that the tables have.",
             )
         return receipt
 
     def _same_topics(self, ranges: Sequence[Range]) -> None:
-        """What was just read must come from the topics we knew, not from ones made anew meanwhile."""
+        """SourceReplaced when a topic was created again while the batch was read."""
         same_topics(self.source, {each.topic: each.topic_id for each in ranges})
 
     # ---- recovery ----
@@ -557,14 +494,14 @@ class Pipeline:
 
     def _readable(self, begun: Intent) -> tuple[Range, ...]:
         """The ranges of a batch that is read again; without those that are gone, where a person gives them up."""
-        if not self.gives_up:
+        if not self.accepts_gaps:
             self._same_topics(begun.ranges)
             still_there(self.source, begun.ranges)
             return begun.ranges
         ranges = readable_ranges(self.source, begun.ranges)
         lost = sum(each.until - each.start for each in begun.ranges) - sum(each.until - each.start for each in ranges)
         if lost:
-            self.given_up.append(f"batch {begun.batch}: {lost} offsets that are gone are given up")
+            self.accepted_gaps.append(f"batch {begun.batch}: {lost} offsets that the source no longer has are skipped")
         return ranges
 
     # ---- what people see ----
@@ -576,9 +513,9 @@ class Pipeline:
 
     def on_tick(self) -> None:
         """Called several times a second while the stream runs; now and then it tells how far behind we are."""
-        if time.monotonic() - self._told < _TELL_EVERY:
+        if time.monotonic() - self._reported < _REPORT_INTERVAL:
             return
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         try:
             lag = self.source.lag(self.position)
             self.lag_seconds, told = lag.seconds, lag.event()

@@ -72,9 +72,9 @@ def _apply(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     messages += kept
     if Decision.REFILLED_TABLE in decisions:
         messages += _schedule_refills(pipeline.context)
-    pipeline.gives_up = not {Decision.GAP, Decision.REPLACED_TOPIC}.isdisjoint(decisions)
+    pipeline.accepts_gaps = not {Decision.GAP, Decision.REPLACED_TOPIC}.isdisjoint(decisions)
     pipeline.finish_open_batch(tables_changed)
-    messages += pipeline.given_up
+    messages += pipeline.accepted_gaps
     if messages:
         ledger.decide("; ".join(messages), {})
     pipeline.refill_tables()

@@ -134,9 +134,9 @@ class ReingestPipeline(Pipeline):
         self._same_topics(reingest.ranges)
         self.execute(intent)
 
-    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+    def _report_batch(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """Count the inserted rows, also those of a reingest that a failed process had begun."""
-        super()._tell(intent, receipts)
+        super()._report_batch(intent, receipts)
         for receipt in receipts if intent.kind is IntentKind.REINGEST else ():
             if receipt.path == self.store.uri:
                 self._rows, self._version = self._rows + receipt.rows, receipt.version

@@ -129,7 +129,7 @@ def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Br
 
 def _stage(self: ReingestPipeline, frame: Any, batch: int, now: Any) -> Any:
     """The tasks run right here."""
-    manifest = task._manifest(self.order(batch), batch, now, frame.batches)
+    manifest = task._manifest(self.task_input(batch), batch, now, frame.batches)
     task.raise_task_error([manifest])
     return [manifest]
 
