@@ -1,4 +1,4 @@
-"""The breaker: stops a pipeline when too many of its records are rejected, with everything read so far booked."""
+"""Circuit breaker: stops a pipeline when too many records are dead letters, after its batch is recorded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class CircuitBreaker:
-    """The batches of the last while, added up; of this run only, so that the next one may go on."""
+    """Counts of recent batches of this run; the next run starts with an empty window."""
 
     def __init__(self, rule: Rule | None) -> None:
         self._rule = rule
         self._batches: deque[tuple[datetime, Counts]] = deque()
 
-    def note(self, counts: Counts, at: datetime) -> None:
-        """One more batch is booked; TooManyRejected when with it the ratio is beyond the rule's."""
+    def add(self, counts: Counts, at: datetime) -> None:
+        """Add a recorded batch; TooManyRejected when the ratio of the window exceeds the limit."""
         if self._rule is None:
             return
         self._batches.append((at, counts))
@@ -31,7 +31,7 @@ class CircuitBreaker:
         dead = sum(each.dead for _, each in self._batches)
         if read >= self._rule.min_records and dead > self._rule.max_reject_ratio * read:
             raise TooManyRejected(
-                f"{dead:,} of the last {read:,} records are dead letters: {dead / read:.1%}, more than the breaker's "
-                f"{self._rule.max_reject_ratio:.1%}. All of them are booked.",
-                hint="Look at the dead letters. `headrace run SPEC` goes on behind them, with a new window.",
+                f"{dead:,} of the last {read:,} records are dead letters: {dead / read:.1%}, more than "
+                f"circuit_breaker.max_reject_ratio {self._rule.max_reject_ratio:.1%}. All of them are stored.",
+                hint="Inspect the dead letters. `headrace run SPEC` continues after them, with a new window.",
             )

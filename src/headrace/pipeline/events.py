@@ -1,4 +1,4 @@
-"""What a run tells of itself: each batch as an event, and all of them added up."""
+"""Events of a run, and its summary."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """A finished batch as an event."""
-    took = (datetime.now(UTC) - intent.started).total_seconds()
+    """The event of a finished batch."""
+    seconds = (datetime.now(UTC) - intent.started).total_seconds()
     return {
         "event": "batch",
         "pipeline": intent.pipeline,
@@ -24,33 +24,33 @@ def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
         **intent.counts.counters(),
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,
-        "seconds": round(took, 3),
+        "seconds": round(seconds, 3),
     }
 
 
 @dataclass
 class Summary:
-    """What a run did, added up over its batches."""
+    """Totals of a run over its batches."""
 
     pipeline: str
     batches: int = 0
     counts: Counts = field(default_factory=Counts)
     tables: dict[str, int] = field(default_factory=dict)  # rows by table
     recovered: int = 0
-    json_text: dict[str, dict[str, str]] = field(default_factory=dict)  # why a column is text, by table and column
-    drained: bool | None = None  # whether a drain came to its end; None where none was asked for
+    json_text: dict[str, dict[str, str]] = field(default_factory=dict)  # reasons, by table and column
+    drained: bool | None = None  # whether a drain was completed; None without one
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     reading: timedelta = timedelta()  # from the start of the first batch to the end of the last
     _first: datetime | None = None
 
-    def keep_as_text(self, table: str, columns: Mapping[str, str]) -> None:
-        """Columns of a table that can only be JSON text, and why."""
+    def add_json_text(self, table: str, columns: Mapping[str, str]) -> None:
+        """Add columns of a table that are stored as JSON text, with the reason."""
         if columns:
             self.json_text.setdefault(table, {}).update(columns)
 
     @property
     def seconds(self) -> float:
-        """How long the run takes, until now."""
+        """Duration of the run until now."""
         return round((datetime.now(UTC) - self.began).total_seconds(), 1)
 
     @property
@@ -59,9 +59,9 @@ class Summary:
         return round(self.counts.read / max(self.reading.total_seconds(), 0.001)) if self.counts.read else 0
 
     def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
-        """One more finished batch."""
+        """Add a finished batch."""
         self.batches += 1
-        self._first = self._first or max(intent.started, self.began)  # a batch that is recovered began before the run
+        self._first = self._first or max(intent.started, self.began)  # a recovered batch started before the run
         self.reading = datetime.now(UTC) - self._first
         self.counts = self.counts + intent.counts
         for receipt in receipts:

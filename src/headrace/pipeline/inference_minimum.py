@@ -1,4 +1,4 @@
-"""The inference floor: columns that nobody has said are not taken from the first record that comes along."""
+"""Minimum of records from which the columns of a new table are inferred."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from headrace.pipeline.pipeline import Pipeline
     from headrace.spec.table import Infer
 
-_LOOK_EVERY = 0.25
+_INTERVAL = 0.25
 
 
 def wait(pipeline: Pipeline) -> None:
-    """Until enough records wait, or the first of them has waited long enough; not where columns are known."""
-    floors = list(_floors(pipeline))
-    if not floors or pipeline.until is not None or pipeline.stop.is_set():
+    """Wait for `infer.records` records, at most `infer.within` from the first one; not where columns are known."""
+    minimums = list(_minimums(pipeline))
+    if not minimums or pipeline.until is not None or pipeline.stop.is_set():
         return
-    _ = pipeline.spark  # it takes longer to start than most floors take to reach
-    records, within = max(each.records for each in floors), max(each.within for each in floors)
+    _ = pipeline.spark  # its start usually takes longer than the wait
+    records, within = max(each.records for each in minimums), max(each.within for each in minimums)
     first: float | None = None
     while not pipeline.stop.is_set():
         waiting = _waiting(pipeline)
@@ -28,13 +28,13 @@ def wait(pipeline: Pipeline) -> None:
         late = first is not None and time.monotonic() - first >= within.total_seconds()
         if late or waiting >= records:
             return
-        pipeline.stop.wait(_LOOK_EVERY)
+        pipeline.stop.wait(_INTERVAL)
         pipeline.lease.check()
         pipeline.on_tick()
 
 
-def _floors(pipeline: Pipeline) -> Iterator[Infer]:
-    """Those of the branches of which nobody has said the columns."""
+def _minimums(pipeline: Pipeline) -> Iterator[Infer]:
+    """The minimums of branches whose columns are neither declared nor known."""
     known = {route_id.branch for route_id, shape in pipeline.tables.schemas.items() if shape is not None}
     for name, branch in pipeline.spec.branch_specs().items():
         if not branch.table.declared and name not in known:
@@ -42,6 +42,6 @@ def _floors(pipeline: Pipeline) -> Iterator[Infer]:
 
 
 def _waiting(pipeline: Pipeline) -> int:
-    """Offsets not yet read; those of a partition nobody has met yet count from its first."""
+    """Offsets not read yet; of a new partition, all of them."""
     bounds = pipeline.source.bounds().items()
     return sum(found.latest - pipeline.position.get(each, found.earliest) for each, found in bounds)

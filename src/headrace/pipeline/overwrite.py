@@ -1,8 +1,7 @@
-"""Pipelines that overwrite: each run reads the source from its start, and what it makes takes the place of what was.
+"""Full refresh: pipelines that read the source from its start in each run, and overwrite their tables.
 
-One such reading is a full refresh. It begins with a decision in the ledger that sets every partition back to its start,
-and ends when its drain does; a run that finds one open goes on with it. Batches are numbered on and on, so that marks
-tell those of one full refresh from those of another.
+A full refresh starts with a decision in the ledger that sets every partition back to its start, and ends with its
+drain. A run that finds one open continues it. Batch numbers go on, so that txns distinguish full refreshes.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from headrace.write.intent import ALL, Intent
 
 
 def check_bounded(spec: Spec, until: str | None) -> None:
-    """UsageError where a pipeline that overwrites would never be done."""
+    """UsageError where a pipeline that overwrites would have no end."""
     if spec.table.overwrites and until is None:
         raise UsageError(
-            f"{spec.pipeline} overwrites its tables: it reads all records anew, up to an end.",
-            hint="Run it with --until latest; or use another table.mode to run for ever.",
+            f"{spec.pipeline} overwrites its tables, so each run must end.",
+            hint="Run it with --until latest; or use another table.mode to run continuously.",
         )
 
 
@@ -40,8 +39,8 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
         return
     if Replays.open(Store(spec.state_uri, Profile(**spec.storage_profile())), writer(spec.pipeline)).open_batch():
         raise UsageError(
-            f"{spec.pipeline}: a replay of dead letters was begun and is not done; its rows would come after those of "
-            "a new full refresh, which reads their records again.",
+            f"{spec.pipeline}: a replay of dead letters is not finished. Its rows would be written after a full "
+            "refresh that reads their records again.",
             hint="Run `headrace dead-letters replay SPEC` first.",
         )
     number = ledger.known.full_refresh.number + 1
@@ -50,37 +49,39 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
 
 
 def end(spec: Spec, ledger: Ledger) -> None:
-    """The drain is done: the next run begins anew."""
+    """Close the full refresh after its drain; the next run starts another one."""
     current = ledger.known.full_refresh
     if spec.table.overwrites and current.open:
         ledger.known.remember_full_refresh(replace(current, open=False))
 
 
 def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Iterable[StagedFile]) -> tuple[str, ...]:
-    """What the files take the place of: what this full refresh has not overwritten yet."""
+    """The partitions that the files overwrite: those that this full refresh has not overwritten yet."""
     if not rules.overwrites:
         return ()
     done = known.overwritten if known is not None and known.full_refresh == number else ()
-    wanted = {ALL} if rules.mode == "overwrite" else {partition_folder(file.partition) for file in files}
-    return tuple(sorted(wanted - set(done)))
+    folders = {ALL} if rules.mode == "overwrite" else {partition_folder(file.partition) for file in files}
+    return tuple(sorted(folders - set(done)))
 
 
 def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
-    """The letters of earlier full refreshes, whose records are read again; all, or none where others have some."""
+    """Dead letters of earlier full refreshes, whose records are read again; none where other pipelines have some."""
     done = known.overwritten if known is not None and known.full_refresh == number else ()
     if not spec.table.overwrites or ALL in done:
         return ()
     version = newest_version(store)
-    marks = all_txns(store, version) if version is not None else {}
-    others = {pipeline_of(name) for name in marks if batch_number_of({name: 0})} - {spec.pipeline}
+    txns = all_txns(store, version) if version is not None else {}
+    others = {pipeline_of(name) for name in txns if batch_number_of({name: 0})} - {spec.pipeline}
     return () if others else (ALL,)
 
 
 def with_overwritten(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
-    """The tables of a batch that is committed, with what it has overwritten."""
-    found = {}
-    for table in (each for each in intent.tables if each.replaces):
+    """The tables of a committed batch, with the partitions that it has overwritten."""
+    overwritten = {}
+    for table in (table for table in intent.tables if table.replaces):
         known = tables[table.path]
         before = known.overwritten if known.full_refresh == number else ()
-        found[table.path] = replace(known, full_refresh=number, overwritten=tuple(sorted({*before, *table.replaces})))
-    return found
+        overwritten[table.path] = replace(
+            known, full_refresh=number, overwritten=tuple(sorted({*before, *table.replaces}))
+        )
+    return overwritten

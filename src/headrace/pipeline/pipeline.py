@@ -250,7 +250,7 @@ class Pipeline:
         self._same_topics(ranges)
         intent = self.intend(batch, ranges, manifests, started, runs)
         intent = self.execute(intent)
-        self._breaker.note(intent.counts, datetime.now(UTC))
+        self._breaker.add(intent.counts, datetime.now(UTC))
 
     def _check_names(self, manifests: Sequence[Manifest]) -> None:
         """In the first batch of a run, stop at unknown column names: every record would be filtered or NULL."""
@@ -287,7 +287,7 @@ class Pipeline:
     def _report_columns(self, inferred: Iterable[InferredColumns]) -> None:
         """Report the columns that tables get from records."""
         for columns in inferred:
-            self.summary.keep_as_text(columns.table, columns.json_text)
+            self.summary.add_json_text(columns.table, columns.json_text)
             self.report(columns.event(self.spec.pipeline))
 
     def discard(self, files: Iterable[StagedFile]) -> None:
@@ -414,77 +414,76 @@ class Pipeline:
 
     # ---- recovery ----
 
-    def _finish(self, begun: Intent, anew: bool) -> None:
-        """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
-        self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
-        for table in begun.tables:
-            self._retrying(partial(self.tables.commits.restore_txn, table, begun, anew))
-        if begun.kind is not IntentKind.DECISION and (anew or self.missing(begun) or self._superseded(begun)):
-            begun = self._plan_again(begun)
-        self.settle(begun)
+    def _finish(self, intent: Intent, tables_replaced: bool) -> None:
+        """Finish an open batch: commit the same files wherever the txn is missing, or plan it again."""
+        self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: intent.batch})
+        for table in intent.tables:
+            self._retrying(partial(self.tables.commits.restore_txn, table, intent, tables_replaced))
+        if intent.kind is not IntentKind.DECISION and (
+            tables_replaced or self.missing(intent) or self._is_superseded(intent)
+        ):
+            intent = self._plan_again(intent)
+        self.settle(intent)
         self.summary.recovered += 1
         self.open_tables()
 
-    def missing(self, begun: Intent) -> list[str]:
-        """Staged files that somebody deleted before they were committed."""
+    def missing(self, intent: Intent) -> list[str]:
+        """Staged files that were deleted before they were committed."""
         return [
-            f"{item.table}/{item.path}"
-            for table in begun.tables
-            if not self.tables.commits.contains(table, begun)
-            for item in table.files
-            if not Store(item.table, self.profile).exists(item.path)
+            f"{file.table}/{file.path}"
+            for table in intent.tables
+            if not self.tables.commits.contains(table, intent)
+            for file in table.files
+            if not Store(file.table, self.profile).exists(file.path)
         ]
 
-    def _superseded(self, begun: Intent) -> bool:
-        """Whether a table holds the batch by another plan than the newest one."""
-        return any(
-            self.tables.commits.contains(table, begun) and self.tables.commits.plan_of(table, begun) != table.plan
-            for table in begun.tables
-        )
+    def _is_superseded(self, intent: Intent) -> bool:
+        """Whether a table has the batch by another plan than the newest one."""
+        commits = self.tables.commits
+        tables = [table for table in intent.tables if commits.contains(table, intent)]
+        return any(commits.plan_of(table, intent) != table.plan for table in tables)
 
-    def _plan_again(self, begun: Intent) -> Intent:
-        """A later plan of the same batch, durable before any of it is committed.
+    def _plan_again(self, intent: Intent) -> Intent:
+        """Write a later plan of the same batch, with the same ranges and spec, before any of it is committed.
 
-        Its ranges and its spec are the same. What a table holds already stays as it was planned for that table.
+        The parts that tables already have stay as they were planned.
         """
-        plan = begun.plan + 1
-        held = {
-            table.path: self._held(table, begun) for table in begun.tables if self.tables.commits.contains(table, begun)
-        }
-        made = self.again(begun, tuple(held.values()))
-        self.discard(item for table in made.tables if table.path in held for item in table.files)
-        left = tuple(replace(table, plan=plan) for table in made.tables if table.path not in held)
-        tables = sorted((*held.values(), *left), key=lambda table: (table.dead_letters, table.path))
-        intent = replace(made, tables=tuple(tables), plan=plan)
+        tables = [table for table in intent.tables if self.tables.commits.contains(table, intent)]
+        committed = {table.path: self._committed_part(table, intent) for table in tables}
+        again, plan = self.again(intent, tuple(committed.values())), intent.plan + 1
+        self.discard(file for table in again.tables if table.path in committed for file in table.files)
+        planned = [replace(table, plan=plan) for table in again.tables if table.path not in committed]
+        parts = sorted((*committed.values(), *planned), key=lambda table: (table.dead_letters, table.path))
+        again = replace(again, tables=tuple(parts), plan=plan)
         self.lease.check()
-        self.ledger.revise(intent)
-        said = f"{self.unit} {intent.batch} is planned again: its files were gone, or did not fit a table any more"
-        self.report({"event": "replan", "pipeline": self.spec.pipeline, self.unit: intent.batch, "text": said})
+        self.ledger.revise(again)
+        text = f"{self.unit} {again.batch} is planned again: staged files are missing, or do not fit a table any more"
+        self.report({"event": "replan", "pipeline": self.spec.pipeline, self.unit: again.batch, "text": text})
         self.open_tables().open()
-        return intent
+        return again
 
-    def _held(self, table: TableIntent, begun: Intent) -> TableIntent:
-        """The part of the batch that a table holds, as it was planned."""
-        plan = self.tables.commits.plan_of(table, begun)
-        intent = begun if plan == table.plan else self.ledger.planned(begun.batch, plan)
-        parts = intent.tables if intent is not None else ()
+    def _committed_part(self, table: TableIntent, intent: Intent) -> TableIntent:
+        """The part of the batch that a table already has, as it was planned."""
+        plan = self.tables.commits.plan_of(table, intent)
+        planned = intent if plan == table.plan else self.ledger.planned(intent.batch, plan)
+        parts = planned.tables if planned is not None else ()
         return next((part for part in parts if part.path == table.path), table)
 
     def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
-        """Read exactly the batch's ranges once more, with the spec that began it; `held`: what tables hold of it."""
+        """Read the ranges of a batch again with its own spec and stage them; `held`: parts that tables already have."""
         if begun.kind is IntentKind.REINGEST:
-            return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
+            return replace(begun, tables=(), counts=Counts())  # the log tells which rows are missing: run it again
         ranges = self._readable(begun)
         spec, spark = parse_intent_spec(begun.spec, self.spec.base), lambda: self.spark
         old = Pipeline(spec, spark, recovery=self.recovery, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         tables = old.open_tables()
         if begun.kind is IntentKind.REFILL and self.ledger.known.tables[begun.tables[0].path].refill < 0:
-            return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
+            return replace(begun, tables=(), counts=Counts())  # the table was replaced: it is owed nothing
         if begun.kind is IntentKind.REFILL:
             return self.recovery.plan_refill(old.context, begun)
         if begun.ranges and not ranges:
-            return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
+            return replace(begun, tables=(), counts=Counts())  # only the parts that tables already have remain
         tables.open()
         tables.keep_planned(held)
         frame = old.source.read(self.spark, ranges)
@@ -493,7 +492,7 @@ class Pipeline:
         return replace(intent, idle_ranges=begun.idle_ranges)
 
     def _readable(self, begun: Intent) -> tuple[Range, ...]:
-        """The ranges of a batch that is read again; without those that are gone, where a person gives them up."""
+        """The ranges of a batch to read again; without gaps that were accepted."""
         if not self.accepts_gaps:
             self._same_topics(begun.ranges)
             still_there(self.source, begun.ranges)
@@ -504,25 +503,25 @@ class Pipeline:
             self.accepted_gaps.append(f"batch {begun.batch}: {lost} offsets that the source no longer has are skipped")
         return ranges
 
-    # ---- what people see ----
+    # ---- progress ----
 
     def mean_bytes(self) -> float:
-        """The running mean of a record's size; a guess before the first batch."""
+        """Mean size of a record in this run, in bytes; 1,000 before the first batch."""
         counts = self.summary.counts
         return counts.value_bytes / counts.read if counts.read else 1000.0
 
     def on_tick(self) -> None:
-        """Called several times a second while the stream runs; now and then it tells how far behind we are."""
+        """Report the lag every two seconds; called several times a second while the query runs."""
         if time.monotonic() - self._reported < _REPORT_INTERVAL:
             return
         self._reported = time.monotonic()
         try:
             lag = self.source.lag(self.position)
-            self.lag_seconds, told = lag.seconds, lag.event()
+            self.lag_seconds, progress = lag.seconds, lag.event()
             self.repartitioned = lag.partitions != self.position.keys()
         except TransientError:
-            self.lag_seconds, told = math.inf, lag_event()
-        self.report({"event": "progress", "pipeline": self.spec.pipeline, **told})
+            self.lag_seconds, progress = math.inf, lag_event()
+        self.report({"event": "progress", "pipeline": self.spec.pipeline, **progress})
 
 
 def _discovered(manifests: Sequence[Manifest]) -> dict[RouteId, Structure]:

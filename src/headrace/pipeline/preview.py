@@ -1,10 +1,10 @@
-"""A look at what a spec makes of a few records: the plan alone, in this process, writing nothing."""
+"""Preview: run a spec over a few records in this process, writing nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TooLate
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,12 +22,12 @@ from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
 from headrace.storage.store import Profile, Store
 
-_PATIENCE = 2.0
+_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What was seen."""
+    """The result of a preview."""
 
     pipeline: str
     tables: Mapping[str, pa.Table]
@@ -35,13 +35,13 @@ class Preview:
     counts: Counts
     notes: tuple[str, ...]
     inferred: tuple[InferredColumns, ...] = ()
-    unknown: tuple[UnknownName, ...] = ()  # names that neither the records shown nor the tables have
+    unknown: tuple[UnknownName, ...] = ()  # names that neither these records nor the tables have
 
 
 def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Preview:
-    """Records of the source (or those given) through the plan; existing tables lend their columns."""
+    """Run records of the source, or `envelopes`, through the plan, with the columns of existing tables."""
     if envelopes is None:
-        _check_place(where)
+        _check_start(where)
         source = open_source(spec)
         try:
             envelopes = source.tail(records, where)
@@ -63,7 +63,7 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
 
 
 def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[InferredColumns]:
-    """The columns that the records gave to tables."""
+    """Columns that tables get from the records."""
     for branch in plan.branches.values():
         for route, shape in branch.shapes.items():
             if route != EVERY:
@@ -73,7 +73,7 @@ def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[Inf
                 yield from [columns] if columns else []
 
 
-def _check_place(where: str) -> None:
+def _check_start(where: str) -> None:
     if where in ("start", "end"):
         return
     try:
@@ -82,23 +82,21 @@ def _check_place(where: str) -> None:
     except ValueError:
         pass
     raise UsageError(
-        f"'{where}' is no place to look from.", hint="Use start, end, or a time such as 2026-01-31T12:00:00Z."
+        f"Invalid start of the preview: '{where}'.", hint="Use start, end, or a time such as 2026-01-31T12:00:00Z."
     )
 
 
 def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
-    """The table's columns, if its store answers in time."""
+    """The columns of a table, and a note; no columns if its storage does not respond in time."""
     uri = spec.table.path
     pool = ThreadPoolExecutor(1)
     try:
-        state = pool.submit(load_state, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)
-    except TooLate:
-        return None, f"{uri} does not answer within {_PATIENCE:.0f} s: columns are taken from the spec or the records."
+        state = pool.submit(load_state, Store(uri, Profile(**spec.storage_profile()))).result(_TIMEOUT)
+    except FutureTimeout:
+        return None, f"{uri} does not respond within {_TIMEOUT:.0f} s: using the columns of the spec or the records."
     except HeadraceError as error:
-        return (
-            None,
-            f"{uri} cannot be read ({error.name}: {error.message}): columns are taken from the spec or the records.",
-        )
+        reason = f"{error.name}: {error.message}"
+        return None, f"{uri} cannot be read ({reason}): using the columns of the spec or the records."
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     if state is None:

@@ -15,7 +15,7 @@ from headrace.storage.store import Profile, Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDERLY = 10.0  # seconds that the JVM gets to end by itself
+ORDERLY = 10.0  # seconds until the JVM is killed
 
 
 class SharedSession:
@@ -29,7 +29,7 @@ class SharedSession:
         self._spark: SparkSession | None = None
 
     def close(self, within: float = ORDERLY) -> None:
-        """Let go of the session; its JVM ends with the last holder, by force after `within` seconds."""
+        """Stop the session; its JVM ends with the last user, killed after `within` seconds."""
         from headrace.runtime import session
 
         with self._lock:
@@ -38,7 +38,7 @@ class SharedSession:
                 self._spark = None
 
     def get(self) -> SparkSession:
-        """The session; after its JVM died, a new one."""
+        """The session; a new one if its JVM has died."""
         from headrace.runtime import jars, session
 
         with self._lock:
@@ -56,7 +56,7 @@ class SharedSession:
 
 
 def spark_touches_s3(spec: Spec) -> bool:
-    """Whether Spark itself must write a table on S3: one that the spec leaves to it, or that may not be adopted."""
+    """Whether Spark writes a table on S3: by the spec, or because its features rule out direct commits."""
     branches = [each for each in spec.branch_specs().values() if each.table.path.startswith("s3://")]
     if any(rules.by_spark for each in branches for rules in each.all_rules()):
         return True

@@ -1,4 +1,4 @@
-"""Before a record is read: is the source still what the ledger says it was, and does it still hold what is next?"""
+"""Verify the source against the ledger before a record is read: same topics, and no gap at the next offsets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def verify_source(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dict[str, str], Offsets]:
-    """The topics with their ids, and the position to read from; a named stop when the two disagree.
+    """The topics with their ids, and the position to read from; an error when source and ledger disagree.
 
-    `by_offset` says that a table orders changes by the offsets of their records.
+    `by_offset`: a table orders changes by the offsets of their records.
     """
     topics = same_topics(source, ledger.known.topics)
     bounds = {each: found for each, found in source.bounds().items() if each[0] in topics}
     if by_offset and (added := added_partitions(bounds, ledger)):
         raise _repartitioned(added)
-    _place_new(source, ledger, topics, bounds)
+    _start_new(source, ledger, topics, bounds)
     known = {
         each: offset
         for each, offset in ledger.position().items()
-        if each[0] in topics and (offset or each in bounds)  # one at 0 that is gone held nothing of ours
+        if each[0] in topics and (offset or each in bounds)  # a partition at 0 that no longer exists was never read
     }
     for each, offset in known.items():
         _check(each, offset, bounds)
@@ -36,13 +36,13 @@ def verify_source(source: Source, ledger: Ledger, by_offset: bool = False) -> tu
 
 
 def ordered_by_offset(spec: Spec) -> bool:
-    """Whether a table of the spec takes the order of changes from the offsets of their records."""
+    """Whether a table of the spec orders changes by the offsets of their records."""
     merges = [rules.merges for each in spec.branch_specs().values() for rules in each.all_rules()]
     return any(merge is not None and merge.sequence_by is None for merge in merges)
 
 
 def added_partitions(bounds: Iterable[Partition], ledger: Ledger) -> list[Partition]:
-    """Partitions that topics have got since they were first read."""
+    """Partitions that were added to topics since they were first read."""
     position = ledger.position()
     read = {topic for topic, _ in position}
     return sorted(each for each in bounds if each[0] in read and each not in position)
@@ -52,19 +52,19 @@ def _repartitioned(added: Sequence[Partition]) -> SourceRepartitioned:
     named = ", ".join(f"{topic}/{partition}" for topic, partition in added[:10])
     return SourceRepartitioned(
         f"Partitions were added ({named}{', …' if len(added) > 10 else ''}), and a table orders changes by partition "
-        "and offset (it has no `merge.sequence_by`): the newer changes of a key that moved to a lower partition would "
-        "be taken for older ones, and dropped.",
+        "and offset (it has no `merge.sequence_by`): newer changes of a key that moved to a lower partition would be "
+        "dropped as older ones.",
         hint="Order changes by a column (`merge.sequence_by`) and run again; or, when every key stays in its "
         "partition, run `headrace resume SPEC --accept-added-partitions`.",
         topic=added[0][0],
     )
 
 
-def _place_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds: Mapping[Partition, Bounds]) -> None:
-    """Decide where partitions begin that were never read, durably: a restart must not decide otherwise.
+def _start_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds: Mapping[Partition, Bounds]) -> None:
+    """Record the start offsets of new partitions, so that a restart uses the same.
 
-    `start` counts only once, for what is there when the pipeline first starts. A partition added to a topic that is
-    read begins at offset 0, so that records which the broker has deleted are a gap; a later topic at its first record.
+    `start` applies to the partitions that exist when the pipeline first starts. A partition added to a topic that is
+    read starts at offset 0, so that records which the broker has deleted are a gap; a new topic at its first record.
     """
     position = ledger.position()
     if not position and ledger.known.start is None:
@@ -84,7 +84,7 @@ def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
     for name, topic_id in topics.items():
         if known.get(name, topic_id) != topic_id:
             raise SourceReplaced(
-                f"The topic '{name}' was deleted and made again: its id is {topic_id}, it was {known[name]}.",
+                f"The topic '{name}' was deleted and created again: its id is {topic_id}, it was {known[name]}.",
                 hint="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
                 topic=name,
             )
@@ -99,20 +99,20 @@ def still_there(source: Source, ranges: Iterable[Range]) -> None:
             _check((each.topic, each.partition), each.start, bounds)
         except SourceTopicGone as gone:
             raise SourceTopicGone(
-                f"{gone.message} Offsets {each.start} to {each.until - 1} of it are to be read again.",
-                hint="Bring it back; or `headrace resume SPEC --accept-gap` gives these records up.",
+                f"{gone.message} Its offsets {each.start} to {each.until - 1} must be read again.",
+                hint="Restore it; or run `headrace resume SPEC --accept-gap` to skip these records.",
             ) from None
 
 
 def readable_ranges(source: Source, ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The ranges, as far as the source still has the records that were read then."""
-    topics, bounds, found = source.topics(), source.bounds(), []
+    """The parts of the ranges that the source still has."""
+    topics, bounds, readable = source.topics(), source.bounds(), []
     for each in ranges:
-        have = bounds.get((each.topic, each.partition), Bounds(0, 0))
-        start, until = max(each.start, have.earliest), min(each.until, have.latest)
+        bound = bounds.get((each.topic, each.partition), Bounds(0, 0))
+        start, until = max(each.start, bound.earliest), min(each.until, bound.latest)
         if topics.get(each.topic) == each.topic_id and start < until:
-            found.append(replace(each, start=start, until=until))
-    return tuple(found)
+            readable.append(replace(each, start=start, until=until))
+    return tuple(readable)
 
 
 def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> None:
@@ -120,25 +120,25 @@ def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> 
     if each not in bounds:
         raise SourceTopicGone(
             f"The partition {topic}/{partition} no longer exists.",
-            hint="Bring it back, or take the topic out of the spec.",
+            hint="Restore it, or remove the topic from the spec.",
         )
-    found = bounds[each]
-    if offset < found.earliest:
+    bound = bounds[each]
+    if offset < bound.earliest:
         raise SourceGap(
-            f"{topic}/{partition}: offsets {offset} to {found.earliest - 1} are gone from the broker "
-            f"(its earliest is {found.earliest}); they were never read.",
-            hint="Run `headrace resume SPEC --accept-gap` to book the gap and go on after it.",
+            f"{topic}/{partition}: the broker no longer has offsets {offset} to {bound.earliest - 1} "
+            f"(its earliest is {bound.earliest}); they were never read.",
+            hint="Run `headrace resume SPEC --accept-gap` to record the gap and continue after it.",
             topic=topic,
             partition=partition,
             wanted=offset,
-            earliest=found.earliest,
+            earliest=bound.earliest,
         )
-    if offset > found.latest:
+    if offset > bound.latest:
         raise SourceRewound(
-            f"{topic}/{partition}: the broker ends at {found.latest}, but everything before {offset} was already read.",
-            hint="Was the broker restored from a backup? `headrace resume SPEC --accept-gap` goes on from its end.",
+            f"{topic}/{partition}: the broker ends at {bound.latest}, but offset {offset - 1} was already read.",
+            hint="If it was restored from a backup, run `headrace resume SPEC --accept-gap` to continue from its end.",
             topic=topic,
             partition=partition,
             read=offset,
-            latest=found.latest,
+            latest=bound.latest,
         )

@@ -33,29 +33,29 @@ def breaker(**rule: Any) -> CircuitBreaker:
 
 
 def test_no_breaker_never_breaks():
-    CircuitBreaker(spec_of().circuit_breaker).note(batch(10_000, 10_000), NOW)
+    CircuitBreaker(spec_of().circuit_breaker).add(batch(10_000, 10_000), NOW)
 
 
 def test_it_breaks_above_the_share_and_not_at_it():
     exact = breaker()
-    exact.note(batch(1000, 50), NOW)
+    exact.add(batch(1000, 50), NOW)
     with pytest.raises(TooManyRejected, match=r"101 of the last 2,000 records are dead letters: 5\.\d%"):
-        exact.note(batch(1000, 51), NOW)
+        exact.add(batch(1000, 51), NOW)
 
 
 def test_it_waits_for_enough_records():
     few = breaker()
-    few.note(batch(999, 999), NOW)
+    few.add(batch(999, 999), NOW)
     with pytest.raises(TooManyRejected):
-        few.note(batch(1, 0), NOW)
+        few.add(batch(1, 0), NOW)
 
 
 def test_what_is_older_than_the_window_no_longer_counts():
     old = breaker(min_records=100)
-    old.note(batch(100_000, 5000), NOW)
-    old.note(batch(100, 5), NOW + timedelta(minutes=10, seconds=1))
+    old.add(batch(100_000, 5000), NOW)
+    old.add(batch(100, 5), NOW + timedelta(minutes=10, seconds=1))
     with pytest.raises(TooManyRejected, match="of the last 200"):
-        old.note(batch(100, 6), NOW + timedelta(minutes=11))
+        old.add(batch(100, 6), NOW + timedelta(minutes=11))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_refill_whose_files_are_gone_is_staged_again(desk: Desk):
     before = contents(desk)
     restored(desk, "lake/items")
     files = set((desk.place / "lake/items").rglob("*.parquet"))
-    with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
+    with mock.patch.object(Pipeline, "_commit_one", side_effect=Abandoned), pytest.raises(Abandoned):
         decide(desk.spec, [Decision.REFILLED_TABLE])
     for staged in set((desk.place / "lake/items").rglob("*.parquet")) - files:
         staged.unlink()

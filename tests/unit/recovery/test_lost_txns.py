@@ -139,7 +139,7 @@ def test_a_first_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> N
 def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(desk: Desk) -> None:
     desk.feed([{"id": 1}])
     desk.feed([{"id": 2}])
-    with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
+    with mock.patch.object(Pipeline, "_commit_one", side_effect=Abandoned), pytest.raises(Abandoned):
         desk.feed([{"id": 3}])
     checkpointed(desk, txns=False)
     with pytest.raises(TxnMismatch, match="--accept-new-table"):

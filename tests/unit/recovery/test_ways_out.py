@@ -85,7 +85,7 @@ class Way:
 
     def dies_begun(self) -> None:
         """A run that ends with a batch that is planned, and in no table."""
-        with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
+        with mock.patch.object(Pipeline, "_commit_one", side_effect=Abandoned), pytest.raises(Abandoned):
             self.desk.run()
 
     def follows(self, stop: HeadraceError, option: str = "") -> str:

@@ -80,7 +80,7 @@ def test_files_of_an_open_batch_are_none(tmp_path: Path, mode: str, monkeypatch:
         raise Abandoned
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pipeline, "_commit", die)
+        patch.setattr(Pipeline, "_commit_one", die)
         with pytest.raises(Abandoned):
             desk.feed([{"id": 2}])
     assert pipeline_status(desk.spec)["open_batch"] == 2
