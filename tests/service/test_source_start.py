@@ -113,7 +113,7 @@ def test_offsets_that_the_broker_does_not_hold_are_refused_before_anything_is_de
 ) -> None:
     topic = new_topic(1)
     produce(kafka.bootstrap, topic, numbered(0, 5))
-    with pytest.raises(UsageError, match=rf"{topic}/0 has no offset 12; the broker holds 0 to 5"):
+    with pytest.raises(UsageError, match=rf"{topic}/0 has no offset 12; the broker has 0 to 5"):
         position(reading(kafka, topic, lake, {"offsets": {"0": 12}}))
     assert position(reading(kafka, topic, lake, {"offsets": {"0": 2}})) == {(topic, 0): 2}
 

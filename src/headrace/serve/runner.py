@@ -1,4 +1,4 @@
-"""One or several pipelines in one process, on one Spark session."""
+"""Run one or several pipelines in one process, on one Spark session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import HeadraceError, SpecError, StopRequested, UsageError
 from headrace.maintain.scheduler import MaintenanceScheduler
@@ -20,37 +20,29 @@ from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.validate.load import load
 
-if TYPE_CHECKING:
-    pass
-
-
-_STOP_WITHIN = 28.0  # of the 30 seconds in which a request to stop is answered
-_QUICK = 1.0  # seconds that the JVM gets to end by itself after a request to stop
+_STOP_TIMEOUT = 28.0  # seconds; a request to stop is completed within 30
+_JVM_STOP_TIMEOUT = 1.0  # seconds, after a request to stop
 
 
 @dataclass
 class RunResult:
-    """How one pipeline ended."""
+    """Result of one pipeline."""
 
     summary: Summary
     error: HeadraceError | None = None
-    abandoned: bool = False  # still at work when it was given up: what it began, the next run finishes
-    died: BaseException | None = None  # given up in a way that nothing answers: raised again to the caller
+    abandoned: bool = False  # still running when the process ends; the next run finishes its open batch
+    died: BaseException | None = None  # not an Exception; raised again to the caller
 
 
 def run(spec: Spec | str | Path, until: str | None = None, report: Report = lambda event: None) -> Summary:
-    """Run one pipeline; `until="latest"` drains what is there at the start. Raises what stopped it."""
-    given = spec if isinstance(spec, Spec) else _only(load(Path(spec)))
-    outcome = run_all([given], until=until, report=report)[0]
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.summary
-
-
-def _only(specs: Sequence[Spec]) -> Spec:
+    """Run one pipeline; `until="latest"` reads up to the offsets at the start. Raises the error that stopped it."""
+    specs = [spec] if isinstance(spec, Spec) else load(Path(spec))
     if len(specs) != 1:
-        raise UsageError(f"The file holds {len(specs)} pipelines; give one of them, as headrace.load(path)[n].")
-    return specs[0]
+        raise UsageError(f"The file has {len(specs)} pipelines.", hint="Pass one of them: headrace.load(path)[n].")
+    result = run_all(specs, until=until, report=report)[0]
+    if result.error is not None:
+        raise result.error
+    return result.summary
 
 
 def run_all(
@@ -62,13 +54,13 @@ def run_all(
     wait: bool = False,
     abandon: threading.Event | None = None,
 ) -> list[RunResult]:
-    """Run them side by side: a lease that is held keeps all from starting; one that stops leaves the others.
+    """Run pipelines in parallel. If one lease is held, none starts; if one pipeline stops, the others continue.
 
-    `abandon`: do not wait for pipelines that are at work once it is set, nor for longer than 28 s after `stop`. They
-    stay at work, so the caller must end the process.
+    `abandon`: once set, do not wait for running pipelines, nor for longer than 28 s after `stop`. They keep running,
+    so the caller must end the process.
     """
     if until not in (None, "latest"):
-        raise UsageError(f"until: '{until}' is not known.", hint="Use 'latest', or leave it out to run for ever.")
+        raise UsageError(f"Invalid until: '{until}'.", hint="Use 'latest', or omit it to run continuously.")
     _distinct(specs)
     for spec in specs:
         check_bounded(spec, until)
@@ -87,61 +79,61 @@ def run_all(
         )
         for spec in specs
     ]
-    outcomes = [RunResult(pipeline.summary) for pipeline in pipelines]
+    results = [RunResult(pipeline.summary) for pipeline in pipelines]
     with ExitStack() as leases:
         try:
             for pipeline in pipelines:
                 leases.enter_context(pipeline.take_lease(wait))
         except StopRequested:
-            return outcomes
+            return results
         threads = [
             threading.Thread(target=_run_one, args=each, name=each[0].spec.pipeline, daemon=True)
-            for each in zip(pipelines, outcomes, strict=True)
+            for each in zip(pipelines, results, strict=True)
         ]
         for thread in threads:
             thread.start()
-        if left := _joined(threads, stop, abandon):
-            for thread, outcome in zip(threads, outcomes, strict=True):
-                outcome.abandoned = thread in left
-            leases.pop_all()  # not released: who is still at work holds them, and they end with the process
-            return outcomes
-    shared.close(_QUICK if stop.is_set() else ORDERLY)
-    for outcome in outcomes:
-        if outcome.died is not None:
-            raise outcome.died
-    return outcomes
+        if running := _join(threads, stop, abandon):
+            for thread, result in zip(threads, results, strict=True):
+                result.abandoned = thread in running
+            leases.pop_all()  # not released: running pipelines hold them until the process ends
+            return results
+    shared.close(_JVM_STOP_TIMEOUT if stop.is_set() else ORDERLY)
+    for result in results:
+        if result.died is not None:
+            raise result.died
+    return results
 
 
-def _joined(
+def _join(
     threads: Sequence[threading.Thread], stop: threading.Event, abandon: threading.Event | None
 ) -> list[threading.Thread]:
-    """Wait for all of them; answers with those that are given up."""
-    asked: float | None = None
+    """Wait for all threads; returns those that are abandoned."""
+    stopped_at: float | None = None
     while alive := [thread for thread in threads if thread.is_alive()]:
-        alive[0].join(0.1)  # a bare join would keep signals from being answered
-        asked = asked or (time.monotonic() if stop.is_set() else None)
-        late = asked is not None and time.monotonic() - asked > _STOP_WITHIN
+        alive[0].join(0.1)  # a join without timeout would block signal handlers
+        stopped_at = stopped_at or (time.monotonic() if stop.is_set() else None)
+        late = stopped_at is not None and time.monotonic() - stopped_at > _STOP_TIMEOUT
         if abandon is not None and (abandon.is_set() or late):
             return [thread for thread in threads if thread.is_alive()]
     return []
 
 
-def _run_one(pipeline: Pipeline, outcome: RunResult) -> None:
+def _run_one(pipeline: Pipeline, result: RunResult) -> None:
     try:
         pipeline.run()
     except HeadraceError as error:
-        outcome.error = error
+        result.error = error
         pipeline.report(error_event(pipeline.spec.pipeline, error))
-    except Exception as error:  # a fault of ours: named, shown, and never taken for an end
-        outcome.error = HeadraceError(f"{type(error).__name__}: {error}", hint="This is a bug in Headrace; report it.")
-        outcome.error.__cause__ = error
-        pipeline.report(error_event(pipeline.spec.pipeline, outcome.error))
+    except Exception as error:  # a bug: reported, and not taken for a normal end
+        result.error = HeadraceError(f"{type(error).__name__}: {error}", hint="This is a bug in Headrace; report it.")
+        result.error.__cause__ = error
+        pipeline.report(error_event(pipeline.spec.pipeline, result.error))
     except BaseException as error:
-        outcome.died = error
+        result.died = error
 
 
 def error_event(pipeline: str, error: HeadraceError) -> dict[str, Any]:
-    """A named error, as programs read it."""
+    """An error as an event."""
     return {"event": "error", "pipeline": pipeline, "error": error.name, "message": error.message, "hint": error.hint}
 
 
@@ -149,4 +141,7 @@ def _distinct(specs: Sequence[Spec]) -> None:
     states = [spec.state_uri for spec in specs]
     for spec in specs:
         if states.count(spec.state_uri) > 1:
-            raise SpecError(f"Two specs share the state {spec.state_uri}: give each pipeline once, or its own state.")
+            raise SpecError(
+                f"Two specs have the same state: {spec.state_uri}.",
+                hint="Pass each pipeline once, or set `state` for one.",
+            )

@@ -1,4 +1,4 @@
-"""Where a pipeline stands, read from its state and its source; changes nothing and starts no Spark."""
+"""Status of a pipeline, from its state and its source; read-only and without Spark."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from headrace.write.intent import staged_for
 
 
 def pipeline_status(spec: Spec, batches: int = 5, orphans: bool = False) -> dict[str, Any]:
-    """Holder, newest batches, open batch, tables and lag; what cannot be, or was not, asked is None."""
+    """Lease holder, newest batches, open batch, tables and lag; None for values that are unknown or not requested."""
     state = Store(spec.state_uri, Profile(**spec.storage_profile()))
     ledger = Ledger.open(state, spec.pipeline)
-    begun = ledger.open_batch()
+    intent = ledger.open_batch()
     return {
         "pipeline": spec.pipeline,
         "holder": lease.holder(state),
         "batch": ledger.batch,
-        "open_batch": None if begun is None else begun.batch,
+        "open_batch": None if intent is None else intent.batch,
         **_lag(spec, ledger),
         "tables": sorted(ledger.known.tables),
         "batches": ledger.rows(batches),
@@ -39,34 +39,34 @@ def pipeline_status(spec: Spec, batches: int = 5, orphans: bool = False) -> dict
 
 
 def _orphans(spec: Spec, state: Store, ledger: Ledger) -> dict[str, Any]:
-    """Files that dead writers left, by folder: each table is listed, so it takes as long as that does."""
+    """Files of failed writers, by folder; lists all files of every table."""
     now, states = time.time(), {spec.pipeline: state.uri}
-    found = {f"{state.uri}/{STAGING}": _left_in_staging(spec, state, ledger, now)}
+    folders = {f"{state.uri}/{STAGING}": _staging_orphans(spec, state, ledger, now)}
     for uri in sorted({*ledger.known.tables, spec.dead_letters_uri}):
         store = Store(uri, state.profile)
         with suppress(TableNotFound):
-            found[uri] = vacuum.orphans(store, TableOwners(store, states), now)
-    counted = {uri: each for uri, each in found.items() if each.files}
+            folders[uri] = vacuum.orphans(store, TableOwners(store, states), now)
+    folders = {uri: orphans for uri, orphans in folders.items() if orphans.files}
     return {
-        "files": sum(len(each.files) for each in counted.values()),
-        "bytes": sum(each.bytes for each in counted.values()),
-        "folders": {uri: len(each.files) for uri, each in counted.items()},
+        "files": sum(len(orphans.files) for orphans in folders.values()),
+        "bytes": sum(orphans.bytes for orphans in folders.values()),
+        "folders": {uri: len(orphans.files) for uri, orphans in folders.items()},
     }
 
 
-def _left_in_staging(spec: Spec, state: Store, ledger: Ledger, now: float) -> vacuum.Orphans:
-    begun = (ledger.open_batch(), Replays.open(state, writer(spec.pipeline)).open_batch())
-    needed = staged_for(each for each in begun if each is not None)
-    left = [item for item in state.list(STAGING) if f"{state.uri}/{item.path}" not in needed]
-    return vacuum.orphans_among(left, lease.holder(state) is not None, now)
+def _staging_orphans(spec: Spec, state: Store, ledger: Ledger, now: float) -> vacuum.Orphans:
+    intents = (ledger.open_batch(), Replays.open(state, writer(spec.pipeline)).open_batch())
+    needed = staged_for(intent for intent in intents if intent is not None)
+    files = [item for item in state.list(STAGING) if f"{state.uri}/{item.path}" not in needed]
+    return vacuum.orphans_among(files, lease.holder(state) is not None, now)
 
 
 def _maintenance(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
-    """What was done to the tables last, and what is under way; None where the spec asks for none."""
+    """Last and running maintenance actions; None if the spec has no `maintenance`."""
     if spec.maintenance is None:
         return None
-    record = Journal(state)
-    return {"done": record.done[-last:], "running": record.running}
+    journal = Journal(state)
+    return {"done": journal.done[-last:], "running": journal.running}
 
 
 def _lag(spec: Spec, ledger: Ledger) -> dict[str, Any]:

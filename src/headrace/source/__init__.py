@@ -1,1 +1,1 @@
-"""Sources: where records come from. A source is one file here and one line in `base.SOURCES`."""
+"""Sources of records: Kafka and generated events."""

@@ -1,4 +1,4 @@
-"""Sources: where envelopes come from. A source is one file here and one line in the table below."""
+"""The interface of a source. A new source is a module of this package and a line in `SOURCES`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Offsets = dict[Partition, int]  # the next offset to read
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a partition holds now: `[earliest, latest)`."""
+    """Offsets of a partition that the broker has: `[earliest, latest)`."""
 
     earliest: int
     latest: int
@@ -30,19 +30,19 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """Records behind the last stable offset: a read_committed consumer sees them once the transaction ends."""
+    """Records after the last stable offset; a read_committed consumer gets them once the transaction ends."""
 
     records: int
-    since: datetime | None  # the time of its first record; None when the broker does not show it in time
+    since: datetime | None  # timestamp of its first record; None if the broker did not return it in time
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What waits: records, the age of the oldest in seconds (None when it cannot be told), and what holds others up."""
+    """Unread records: their number, and the age of the oldest in seconds (None if unknown)."""
 
     records: int
     seconds: float | None
-    partitions: frozenset[Partition]  # all that exist now
+    partitions: frozenset[Partition]  # all that exist
     open_transaction: OpenTransaction | None = None
 
     def event(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Lag:
 def lag_event(
     records: int | None = None, seconds: float | None = None, transaction: OpenTransaction | None = None
 ) -> dict[str, Any]:
-    """The fields of a lag; without arguments, of one that is not known."""
+    """The fields of a lag; without arguments, of an unknown lag."""
     since = transaction.since if transaction else None
     return {
         "lag": records,
@@ -66,34 +66,34 @@ def lag_event(
 
 
 class Source(Protocol):
-    """Reads envelopes; knows where its partitions begin and end. Asking twice changes nothing."""
+    """Reads records and their offsets. No method changes the source."""
 
     def topics(self) -> dict[str, str]:
-        """Topic names with the ids the broker gave them."""
+        """Topic ids by name."""
 
     def bounds(self) -> dict[Partition, Bounds]:
-        """Earliest and latest offsets of every partition, under the spec's isolation."""
+        """Earliest and latest offsets of every partition, at the isolation level of the spec."""
 
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
-        """Where the spec says to begin, resolved to an offset of each of these partitions."""
+        """Start offsets of these partitions, from `start` of the spec."""
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """A streaming frame of exactly the partitions in `position`, from there on."""
+        """Streaming DataFrame of the partitions in `position`, from these offsets on."""
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        """A plain frame of exactly these ranges."""
+        """Batch DataFrame of exactly these ranges."""
 
     def ends(self, offset: str) -> Offsets:
-        """The end offsets in the text Spark keeps for a batch."""
+        """Parse the end offsets that Spark stores for a batch."""
 
     def tail(self, count: int, where: str) -> Any:
-        """The last (or first) `count` envelopes of each topic as an Arrow table, without Spark."""
+        """The last (or first) `count` records of each topic as an Arrow table, without Spark."""
 
     def lag(self, position: Offsets) -> Lag:
-        """What waits to be read behind a position."""
+        """Lag behind a position."""
 
     def close(self) -> None:
-        """Let connections go."""
+        """Close connections."""
 
 
 def _kafka(spec: Spec) -> Source:
@@ -112,13 +112,13 @@ SOURCES: dict[str, Callable[[Spec], Source]] = {"kafka": _kafka, "generate": _ge
 
 
 def open_source(spec: Spec) -> Source:
-    """The source a spec names."""
+    """Open the source of a spec."""
     return SOURCES[spec.source_kind](spec)
 
 
 # After each row, Spark's Arrow writer computes the size of its batch, and for arrays walks back over all rows that are
 # NULL: quadratic time for a topic without headers. `restore_null_headers` undoes the coalesce in the task.
-ENVELOPE_COLUMNS = (
+RECORD_COLUMNS = (
     "topic",
     "partition",
     "offset",

@@ -1,4 +1,4 @@
-"""`generate`: made-up events as a source, through PySpark's own data source API; needs no broker."""
+"""The source `generate`: deterministic events, without a broker."""
 
 from __future__ import annotations
 
@@ -21,83 +21,81 @@ TOPIC = "generated"
 
 
 class GenerateSource:
-    """A finite topic that exists nowhere but in its seed."""
+    """A finite topic of events that are computed from a seed."""
 
     def __init__(self, spec: Spec) -> None:
         self.generate = spec.generate
 
     def topics(self) -> dict[str, str]:
-        """One topic; its id is its seed, so another seed is another topic."""
+        """One topic with the seed as its id, so that another seed is another topic."""
         return {TOPIC: f"seed-{self.generate.seed}"}
 
     def bounds(self) -> dict[Partition, Bounds]:
-        """The records are spread evenly over the partitions."""
-        each, more = divmod(self.generate.records, self.generate.partitions)
-        return {(TOPIC, part): Bounds(0, each + (part < more)) for part in range(self.generate.partitions)}
+        """Records are distributed evenly over the partitions."""
+        size, remainder = divmod(self.generate.records, self.generate.partitions)
+        return {(TOPIC, part): Bounds(0, size + (part < remainder)) for part in range(self.generate.partitions)}
 
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
-        """Always from the first record."""
-        return {partition: found.earliest for partition, found in bounds.items()}
+        """Always the first record."""
+        return {partition: offsets.earliest for partition, offsets in bounds.items()}
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """A streaming frame of the events from `position` on."""
+        """Streaming DataFrame of the events from `position` on."""
         from headrace.source.generate_reader import GeneratedData
 
         spark.dataSource.register(GeneratedData)
         reader = spark.readStream.format(GeneratedData.name()).options(**self._options())
         starts = json.dumps({str(part): offset for (_, part), offset in position.items()})
-        return reader.options(starts=starts, cap=str(limits.get("maxOffsetsPerTrigger", 0))).load()
+        return reader.options(starts=starts, max_rows=str(limits.get("maxOffsetsPerTrigger", 0))).load()
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        """A plain frame of exactly these ranges."""
+        """Batch DataFrame of exactly these ranges."""
         from headrace.source.generate_reader import GeneratedData
 
         spark.dataSource.register(GeneratedData)
-        spans = json.dumps([[each.partition, each.start, each.until] for each in ranges])
+        spans = json.dumps([[part.partition, part.start, part.until] for part in ranges])
         return spark.read.format(GeneratedData.name()).options(**self._options(), spans=spans).load()
 
     def ends(self, offset: str) -> Offsets:
-        """The end offsets in the source's own JSON."""
+        """Parse end offsets from the JSON of `GeneratedData`."""
         return {(TOPIC, int(part)): until for part, until in json.loads(offset).items()}
 
     def tail(self, count: int, where: str = "end") -> pa.Table:
         """The last (or first) events."""
-        sizes = self.bounds()
-        begin = {part: max(0, found.latest - count) if where == "end" else 0 for part, found in sizes.items()}
-        batches = [
-            batch(self._options(), part, start, min(start + count, sizes[(topic, part)].latest))
-            for (topic, part), start in begin.items()
-        ]
+        batches = []
+        for (_, part), offsets in self.bounds().items():
+            start = max(0, offsets.latest - count) if where == "end" else 0
+            batches.append(batch(self._options(), part, start, min(start + count, offsets.latest)))
         return pa.Table.from_batches(batches, RECORD_SCHEMA).slice(0, count)
 
     def lag(self, position: Offsets) -> Lag:
-        """Events not yet read; made-up events have no age."""
+        """Unread events; generated events have no age."""
         bounds = self.bounds()
-        records = sum(found.latest - position.get(each, 0) for each, found in bounds.items())
+        records = sum(offsets.latest - position.get(partition, 0) for partition, offsets in bounds.items())
         return Lag(records, None, frozenset(bounds))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection."""
 
     def _options(self) -> dict[str, str]:
-        sizes = {str(part): found.latest for (_, part), found in self.bounds().items()}
+        sizes = {str(part): offsets.latest for (_, part), offsets in self.bounds().items()}
         return {"seed": str(self.generate.seed), "bad": str(self.generate.bad_ratio), "sizes": json.dumps(sizes)}
 
 
 def batch(options: Mapping[str, str], partition: int, start: int, until: int) -> pa.RecordBatch:
-    """A range of events as envelopes."""
-    made = list(events(int(options["seed"]), partition, start, until, float(options["bad"])))
-    count = len(made)
+    """A range of events as records."""
+    produced = list(events(int(options["seed"]), partition, start, until, float(options["bad"])))
+    count = len(produced)
     columns = [
         pa.array([TOPIC] * count),
         pa.array([partition] * count, pa.int32()),
         pa.array(range(start, until), pa.int64()),
-        pa.array([each.timestamp for each in made], RECORD_SCHEMA.field("timestamp").type),
+        pa.array([event.timestamp for event in produced], RECORD_SCHEMA.field("timestamp").type),
         pa.array([0] * count, pa.int32()),
-        pa.array([each.key for each in made], pa.binary()),
-        pa.array([each.value for each in made], pa.binary()),
+        pa.array([event.key for event in produced], pa.binary()),
+        pa.array([event.value for event in produced], pa.binary()),
         pa.array(
-            [[{"key": key, "value": value} for key, value in each.headers] for each in made],
+            [[{"key": key, "value": value} for key, value in event.headers] for event in produced],
             RECORD_SCHEMA.field("headers").type,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Made-up events as Spark reads them, through PySpark's own data source API."""
+"""PySpark data source for generated events."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class _Span(InputPartition):
 
 
 class GeneratedData(DataSource):
-    """What Spark sees of the source."""
+    """The data source as Spark registers it."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Name of the format."""
         return "headrace_generate"
 
     def schema(self) -> str:
-        """The envelope's columns."""
+        """Columns of a record."""
         return _SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Ranges, read once."""
+        """Reader for ranges."""
         return _Reader(self.options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """An unrolling topic."""
+        """Reader for a stream."""
         return _StreamReader(self.options)
 
 
@@ -65,11 +65,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The topic's end never moves; saying so lets a drain keep to the cap, too."""
+        """The end of the topic never moves; with this method, Spark also applies the read limit to a drain."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        cap = int(self.options["cap"])
-        return ReadMaxRows(cap) if cap else ReadAllAvailable()
+        max_rows = int(self.options["max_rows"])
+        return ReadMaxRows(max_rows) if max_rows else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         sizes: dict[str, int] = json.loads(self.options["sizes"])

@@ -1,4 +1,4 @@
-"""Kafka: Spark's own connector for the records, librdkafka's admin client for everything around them."""
+"""The source `kafka`: Spark's connector reads records, librdkafka's admin client reads topics and offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.errors import (
     SourceTopicGone,
     UsageError,
 )
-from headrace.source.base import ENVELOPE_COLUMNS, Bounds, Lag, Offsets, OpenTransaction, Partition
+from headrace.source.base import RECORD_COLUMNS, Bounds, Lag, Offsets, OpenTransaction, Partition
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TIMEOUT = 15.0
-_LISTEN = 0.25
-_DOWN = 1.0  # seconds that all brokers are away before we say so: a connection that was idle is made again at once
+_TIMEOUT = 15.0  # seconds
+_POLL_SECONDS = 0.25
+_DOWN = 1.0  # seconds without any broker before an error: an idle connection that was closed is reopened at once
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
-# TLS 1.3: a broker judges the client's certificate after the handshake, so its refusal comes as a broken connection.
+# TLS 1.3: a broker verifies the client certificate after the handshake and rejects it by closing the connection.
 _ALERT = re.compile(r"SSL alert number (?:40|4[2-9]|116)\b")
 _PERMISSION = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -52,8 +52,8 @@ _PERMISSION = {
 _CONNECTION = {KafkaError._TRANSPORT, KafkaError._RESOLVE}
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
-# Spark asks the broker for its bounds after every poll, so polls are large; but it keeps the last poll and the next
-# fetch of every partition in its heap, so not too large. At a partition's end it waits for the fetch before it.
+# Spark requests the offsets from the broker after every poll, so polls are large; but its heap has the last poll and
+# the next fetch of every partition, so they are limited. At the end of a partition it waits for the previous fetch.
 CONSUMER = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -68,64 +68,62 @@ CONSUMER = {
 
 
 class KafkaSource:
-    """The topics of one spec on one cluster; assigns, never joins a group."""
+    """The topics of a spec on a Kafka cluster; assigns partitions without a consumer group."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.kafka = spec.kafka
         self._refused = threading.Event()
-        self._said = ""
-        self._down: float | None = None  # since when no broker takes a connection
+        self._refusal = ""
+        self._down: float | None = None  # since when no broker accepts a connection
         self._cause = ""
         self._admin: AdminClient | None = None
-        self._watchers: dict[str, Consumer] = {}  # by isolation
+        self._consumers: dict[str, Consumer] = {}  # by isolation
 
-    # ---- the broker's own facts ----
+    # ---- topics and offsets ----
 
     def topics(self) -> dict[str, str]:
-        """Topic names with their ids; SourceTopicGone for a name the cluster does not have."""
-        names = self._names()
-        found = self._ask(lambda admin: admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT))
-        return {name: str(self._answer(future, name).topic_id) for name, future in found.items()}
+        """Topic ids by name; SourceTopicGone for a topic that does not exist."""
+        return {name: str(self._result(future, name).topic_id) for name, future in self._described().items()}
 
     def bounds(self) -> dict[Partition, Bounds]:
-        """Earliest and latest (last stable, for read_committed) offset of every partition."""
+        """Earliest and latest (for read_committed: last stable) offset of every partition."""
         return self._bounds(self._partitions())
 
     def _bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-        early = self._offsets({each: OffsetSpec.earliest() for each in partitions})
-        late = self._offsets({each: OffsetSpec.latest() for each in partitions})
-        return {each: Bounds(early[each], late[each]) for each in partitions}
+        earliest = self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+        latest = self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        return {partition: Bounds(earliest[partition], latest[partition]) for partition in partitions}
 
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
-        """Where `start:` says to begin."""
+        """Start offsets from `source.kafka.start`."""
         start = self.kafka.start
         if isinstance(start, str):
-            return {each: found.latest if start == "latest" else found.earliest for each, found in bounds.items()}
+            return {each: part.latest if start == "latest" else part.earliest for each, part in bounds.items()}
         if start.timestamp is not None:
-            return self._since(start.timestamp, bounds)
-        return self._given(start.offsets_by_topic(self._names()), bounds)
+            return self._offsets_at(start.timestamp, bounds)
+        return self._explicit(start.offsets_by_topic(self._names()), bounds)
 
-    def _since(self, moment: datetime, bounds: Mapping[Partition, Bounds]) -> Offsets:
-        milliseconds = int(moment.timestamp() * 1000)
-        found = self._offsets({each: OffsetSpec.for_timestamp(milliseconds) for each in bounds})
-        return {each: bounds[each].latest if offset < 0 else offset for each, offset in found.items()}
+    def _offsets_at(self, timestamp: datetime, bounds: Mapping[Partition, Bounds]) -> Offsets:
+        milliseconds = int(timestamp.timestamp() * 1000)
+        offsets = self._offsets(dict.fromkeys(bounds, OffsetSpec.for_timestamp(milliseconds)))
+        return {each: bounds[each].latest if offset < 0 else offset for each, offset in offsets.items()}
 
-    def _given(self, given: Mapping[str, Mapping[int, int]], bounds: Mapping[Partition, Bounds]) -> Offsets:
-        for topic, partitions in given.items():
-            for partition in partitions:
+    def _explicit(self, offsets: Mapping[str, Mapping[int, int]], bounds: Mapping[Partition, Bounds]) -> Offsets:
+        for topic, partitions in offsets.items():
+            for partition, offset in partitions.items():
                 if (topic, partition) not in bounds:
-                    raise UsageError(f"start.offsets names {topic}/{partition}, which the broker does not have.")
-                found = bounds[topic, partition]
-                if not found.earliest <= partitions[partition] <= found.latest:
+                    raise UsageError(f"start.offsets: the partition {topic}/{partition} does not exist.")
+                earliest, latest = bounds[topic, partition].earliest, bounds[topic, partition].latest
+                if not earliest <= offset <= latest:
                     raise UsageError(
-                        f"start.offsets: {topic}/{partition} has no offset {partitions[partition]}; "
-                        f"the broker holds {found.earliest} to {found.latest}.",
+                        f"start.offsets: {topic}/{partition} has no offset {offset}; "
+                        f"the broker has {earliest} to {latest}.",
                         hint="Set source.kafka.start.offsets to an offset in that range.",
                     )
         return {
-            (topic, partition): given.get(topic, {}).get(partition, found.earliest)
-            for (topic, partition), found in bounds.items()
+            (topic, partition): offsets.get(topic, {}).get(partition, part.earliest)
+            for (topic, partition), part in bounds.items()
         }
 
     def _names(self) -> list[str]:
@@ -135,50 +133,54 @@ class KafkaSource:
         return [name for name in self._listed() if pattern.search(name)]
 
     def _listed(self) -> list[str]:
-        """Every topic but Kafka's own."""
-        # `list_topics` is deaf to a refused connection until its time is over; this question is not.
-        self._answer(self._ask(lambda admin: admin.describe_cluster(request_timeout=_TIMEOUT)), "")
-        listed = self._ask(lambda admin: admin.list_topics(timeout=_TIMEOUT)).topics
-        return sorted(name for name in listed if not name.startswith("__"))
+        """Every topic except Kafka's internal ones."""
+        # `list_topics` reports a refused connection only after its timeout; this request reports it at once.
+        self._result(self._request(lambda admin: admin.describe_cluster(request_timeout=_TIMEOUT)), "")
+        names = self._request(lambda admin: admin.list_topics(timeout=_TIMEOUT)).topics
+        return sorted(name for name in names if not name.startswith("__"))
 
     def _partitions(self) -> list[Partition]:
-        names = self._names()
-        found = self._ask(lambda admin: admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT))
         return [
-            (name, each.id)
-            for name, future in sorted(found.items())
-            for each in sorted(self._answer(future, name).partitions, key=lambda part: part.id)
+            (name, partition)
+            for name, future in sorted(self._described().items())
+            for partition in sorted(part.id for part in self._result(future, name).partitions)
         ]
 
-    def _offsets(self, wanted: Mapping[Partition, Any], isolation: str = "") -> Offsets:
-        if not wanted:
+    def _described(self) -> dict[str, Any]:
+        names = TopicCollection(self._names())
+        return self._request(lambda admin: admin.describe_topics(names, request_timeout=_TIMEOUT))
+
+    def _offsets(self, specs: Mapping[Partition, Any], isolation: str = "") -> Offsets:
+        if not specs:
             return {}
         level = IsolationLevel.READ_COMMITTED
         if (isolation or self.kafka.isolation) == "read_uncommitted":
             level = IsolationLevel.READ_UNCOMMITTED
-        asked = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
-        found = self._ask(lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT))
-        return {(each.topic, each.partition): self._answer(future, each.topic).offset for each, future in found.items()}
+        query = {TopicPartition(topic, partition): spec for (topic, partition), spec in specs.items()}
+        futures = self._request(
+            lambda admin: admin.list_offsets(query, isolation_level=level, request_timeout=_TIMEOUT)
+        )
+        return {(at.topic, at.partition): self._result(future, at.topic).offset for at, future in futures.items()}
 
-    # ---- asking, and what an answer means ----
+    # ---- requests and errors ----
 
-    def _ask(self, question: Callable[[AdminClient], T]) -> T:
+    def _request(self, call: Callable[[AdminClient], T]) -> T:
         if self._admin is not None:
             self._admin.poll(0)
-        self._down, self._cause = None, ""  # what happened before this question
+        self._down, self._cause = None, ""  # of an earlier request
         try:
-            return question(self._client())
+            return call(self._client())
         except KafkaException as error:
-            raise self._named(error.args[0], "") from None
+            raise self._error(error.args[0], "") from None
 
-    def _answer(self, future: Any, topic: str) -> Any:
-        """Wait for an answer; a refused identity is heard of beside it, long before the time is over."""
+    def _result(self, future: Any, topic: str) -> Any:
+        """Wait for a response; failed authentication is reported by a callback, long before the timeout."""
         deadline = time.monotonic() + _TIMEOUT + 5
         while time.monotonic() < deadline:
             try:
-                return future.result(timeout=_LISTEN)
+                return future.result(timeout=_POLL_SECONDS)
             except KafkaException as error:
-                raise self._named(error.args[0], topic) from None
+                raise self._error(error.args[0], topic) from None
             except TimeoutError:
                 self._raise_if_refused()
                 if self._down is not None and time.monotonic() - self._down > _DOWN:
@@ -186,10 +188,10 @@ class KafkaSource:
         raise self._unreachable(self._cause)
 
     def _unreachable(self, cause: str) -> BrokerUnreachable:
-        return BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer{cause and f': {cause}'}.")
+        return BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not respond{cause and f': {cause}'}.")
 
     def _raise_if_refused(self) -> None:
-        """Refusals come as events of the client, which only a poll delivers; a client that was refused is done with."""
+        """Raise AuthenticationFailed after an error callback, which only a poll delivers; the client is closed."""
         if self._admin is not None:
             self._admin.poll(0)
         if not self._refused.is_set():
@@ -197,8 +199,8 @@ class KafkaSource:
         self._refused.clear()
         self._admin = None
         raise AuthenticationFailed(
-            f"The broker at {self.kafka.bootstrap} refuses our identity: {self._said}.",
-            hint="Look at source.kafka.tls and source.kafka.sasl.",
+            f"The broker at {self.kafka.bootstrap} rejects the credentials: {self._refusal}.",
+            hint="Check source.kafka.tls and source.kafka.sasl.",
         )
 
     def _client(self) -> AdminClient:
@@ -208,32 +210,32 @@ class KafkaSource:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in _AUTHENTICATION or _ALERT.search(error.str()):
-            self._said = error.str().rstrip(".")
+            self._refusal = error.str().rstrip(".")
             self._refused.set()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = self._down or time.monotonic()
         elif error.code() in _CONNECTION:
             self._cause = _connection_failure(error.str())
 
-    def _named(self, error: KafkaError, topic: str) -> HeadraceError:
+    def _error(self, error: KafkaError, topic: str) -> HeadraceError:
         self._on_error(error)
         self._raise_if_refused()
         code, where = error.code(), self.kafka.bootstrap
         if code in _PERMISSION:
             return PermissionDenied(
-                f"The broker at {where} refuses {topic or 'the request'}: {error.str()}.",
+                f"The broker at {where} denies access to {topic or 'the cluster'}: {error.str()}.",
                 hint="Grant READ and DESCRIBE on the topic.",
             )
         if code in _GONE:
             return SourceTopicGone(
                 f"The topic '{topic}' does not exist at {where}{self._similar(topic)}",
-                hint="Make it again, or take it out of the spec; nothing was reset.",
+                hint="Create it again, or remove it from the spec; no offset was reset.",
                 topic=topic,
             )
         return self._unreachable(self._cause or error.str())
 
     def _similar(self, topic: str) -> str:
-        """A question that names the topics which may be meant, if there are any."""
+        """A suggestion of topics with similar names; a full stop if there are none."""
         try:
             close = get_close_matches(topic, self._listed(), n=3, cutoff=0.7)
         except HeadraceError:
@@ -249,25 +251,25 @@ class KafkaSource:
             **self.kafka.librdkafka_security(),
         }
 
-    # ---- the records ----
+    # ---- records ----
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """A streaming frame of envelopes from `position` on."""
-        # Assigned, not subscribed: a partition that appears now is read once its start is decided (see `verify`).
+        """Streaming DataFrame of records from `position` on."""
+        # Assigned, not subscribed: a new partition is read once `verify_source` has its start offset.
         reader = spark.readStream.format("kafka").options(**self._spark(), assign=_assignment(position))
         reader = reader.options(startingOffsets=_offsets_json(position), **{key: str(limits[key]) for key in limits})
-        return reader.load().selectExpr(*ENVELOPE_COLUMNS)
+        return reader.load().selectExpr(*RECORD_COLUMNS)
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        """A plain frame of exactly these ranges."""
-        starts = {(each.topic, each.partition): each.start for each in ranges}
-        ends = {(each.topic, each.partition): each.until for each in ranges}
+        """Batch DataFrame of exactly these ranges."""
+        starts = {(part.topic, part.partition): part.start for part in ranges}
+        ends = {(part.topic, part.partition): part.until for part in ranges}
         reader = spark.read.format("kafka").options(**self._spark(), assign=_assignment(starts))
         reader = reader.options(startingOffsets=_offsets_json(starts), endingOffsets=_offsets_json(ends))
-        return reader.load().selectExpr(*ENVELOPE_COLUMNS)
+        return reader.load().selectExpr(*RECORD_COLUMNS)
 
     def ends(self, offset: str) -> Offsets:
-        """The end offsets in Spark's own JSON for a Kafka source."""
+        """Parse end offsets from the JSON of Spark's Kafka source."""
         return {
             (topic, int(partition)): until
             for topic, partitions in json.loads(offset).items()
@@ -285,57 +287,58 @@ class KafkaSource:
         }
 
     def tail(self, count: int, where: str = "end") -> Any:
-        """The last (or first, or since a time) `count` envelopes of each topic, by a consumer that joins no group."""
-        from headrace.source.sample import peek
+        """The last `count` records of each topic, or the first, or the first since a timestamp."""
+        from headrace.source.sample import read_sample
 
         bounds = self.bounds()
         if where == "end":
-            begin = {each: max(found.earliest, found.latest - count) for each, found in bounds.items()}
+            start = {each: max(part.earliest, part.latest - count) for each, part in bounds.items()}
         elif where == "start":
-            begin = {each: found.earliest for each, found in bounds.items()}
+            start = {each: part.earliest for each, part in bounds.items()}
         else:
-            begin = self._since(datetime.fromisoformat(where), bounds)
+            start = self._offsets_at(datetime.fromisoformat(where), bounds)
         consumer = self._consumer("preview")
         try:
-            return peek(consumer, begin, {each: found.latest for each, found in bounds.items()}, count, where)
+            return read_sample(consumer, start, {each: part.latest for each, part in bounds.items()}, count, where)
         finally:
             consumer.close()
 
     def lag(self, position: Offsets) -> Lag:
-        """Records that wait, the age of the oldest of them, and an open transaction that holds others up."""
+        """Unread records, the age of the oldest, and an open transaction that delays further ones."""
         partitions = self._partitions()
-        ends = self._high_watermarks(partitions)  # asked first: what was written since is no sign of a transaction
+        ends = self._high_watermarks(partitions)  # first: records written in between are not of a transaction
         bounds = self._bounds(partitions)
         waiting = {
-            each: max(position.get(each, found.earliest), found.earliest)
-            for each, found in bounds.items()
-            if found.latest > position.get(each, found.earliest)
+            each: max(position.get(each, part.earliest), part.earliest)
+            for each, part in bounds.items()
+            if part.latest > position.get(each, part.earliest)
         }
         records = sum(bounds[each].latest - offset for each, offset in waiting.items())
-        seconds = self._oldest(waiting, self.kafka.isolation) if waiting else 0.0
-        held = {each: found.latest for each, found in bounds.items() if ends.get(each, 0) > found.latest}
-        transaction = self._open_transaction(held, sum(ends[each] - at for each, at in held.items())) if held else None
+        seconds = self._oldest_age(waiting, self.kafka.isolation) if waiting else 0.0
+        stable = {each: part.latest for each, part in bounds.items() if ends.get(each, 0) > part.latest}
+        delayed = sum(ends[each] - offset for each, offset in stable.items())
+        transaction = self._open_transaction(stable, delayed) if stable else None
         return Lag(records, seconds, frozenset(bounds), transaction)
 
     def _high_watermarks(self, partitions: Sequence[Partition]) -> Offsets:
         if self.kafka.isolation == "read_uncommitted":
             return {}
-        return self._offsets({each: OffsetSpec.latest() for each in partitions}, "read_uncommitted")
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "read_uncommitted")
 
     def _open_transaction(self, stable: Offsets, records: int) -> OpenTransaction:
-        """The last stable offset is the first record of the oldest transaction that is open."""
-        age = self._oldest(stable, "read_uncommitted")
+        """Describe the oldest open transaction, whose first record is at the last stable offset."""
+        age = self._oldest_age(stable, "read_uncommitted")
         return OpenTransaction(records, datetime.now(UTC) - timedelta(seconds=age) if age is not None else None)
 
-    def _oldest(self, at: Offsets, isolation: str) -> float | None:
-        from headrace.source.sample import oldest
+    def _oldest_age(self, offsets: Offsets, isolation: str) -> float | None:
+        from headrace.source.sample import oldest_age
 
-        if isolation not in self._watchers:
-            self._watchers[isolation] = self._consumer("lag", isolation)
-        return oldest(self._watchers[isolation], at)
+        if isolation not in self._consumers:
+            self._consumers[isolation] = self._consumer("lag", isolation)
+        return oldest_age(self._consumers[isolation], offsets)
 
     def _consumer(self, purpose: str, isolation: str = "") -> Consumer:
-        """A consumer that is assigned its partitions and commits nothing."""
+        """A consumer for assigned partitions that commits no offsets."""
         settings = {
             "group.id": f"headrace-{purpose}-{self.spec.pipeline}",
             "enable.auto.commit": False,
@@ -346,16 +349,16 @@ class KafkaSource:
         return Consumer({**self._librdkafka(), **settings}, logger=_silent())
 
     def close(self) -> None:
-        """Let the clients go."""
+        """Close the clients."""
         self._admin = None
-        while self._watchers:
-            self._watchers.popitem()[1].close()
+        while self._consumers:
+            self._consumers.popitem()[1].close()
 
 
 def _connection_failure(text: str) -> str:
-    """What librdkafka says of a connection, without its names for brokers and states."""
-    what = re.search(r"((?:Connect to|Failed to resolve) .*?)(?: \(after .*)?$", text)
-    return (what[1] if what else text).rstrip(".")
+    """librdkafka's message on a failed connection, without its names of brokers and states."""
+    cause = re.search(r"((?:Connect to|Failed to resolve) .*?)(?: \(after .*)?$", text)
+    return (cause[1] if cause else text).rstrip(".")
 
 
 def _assignment(partitions: Iterable[Partition]) -> str:

@@ -1,4 +1,4 @@
-"""A look at a few records of a topic without Spark and without joining a group."""
+"""Read a few records of a topic without Spark and without a consumer group."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import BrokerUnreachable
 
-_DEADLINE = 10.0  # seconds without a record
-_PATIENCE = 0.1  # seconds that a call waits for as many as it asked for
-_ENOUGH = 16  # partitions looked at for the age of the oldest record
+_TIMEOUT = 10.0  # seconds without a record
+_POLL_SECONDS = 0.1
+_MAX_PARTITIONS = 16  # that are read for the age of the oldest record
 
 
-def peek(
-    consumer: Consumer, begin: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int], count: int, where: str
+def read_sample(
+    consumer: Consumer, start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int], count: int, where: str
 ) -> pa.Table:
-    """Up to `count` envelopes of each topic between `begin` and `end`: the newest, or the oldest."""
-    waiting = {each for each in begin if begin[each] < end[each]}
-    consumer.assign([TopicPartition(topic, partition, begin[(topic, partition)]) for topic, partition in waiting])
-    found: list[dict[str, Any]] = []
-    heard = time.monotonic()
+    """Up to `count` records of each topic between `start` and `end`: the newest, or the oldest."""
+    waiting = {partition for partition in start if start[partition] < end[partition]}
+    consumer.assign([TopicPartition(topic, partition, start[(topic, partition)]) for topic, partition in waiting])
+    sample: list[dict[str, Any]] = []
+    last_received = time.monotonic()
     while waiting:
-        records = consumer.consume(1000, timeout=_PATIENCE)
+        records = consumer.consume(1000, timeout=_POLL_SECONDS)
         if records:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _DEADLINE:
-            raise BrokerUnreachable(f"The broker gave no record of {_named(waiting)} within {_DEADLINE:.0f} s.")
+            last_received = time.monotonic()
+        elif time.monotonic() - last_received > _TIMEOUT:
+            partitions = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(waiting)[:5])
+            raise BrokerUnreachable(f"The broker returned no record of {partitions} within {_TIMEOUT:.0f} s.")
         for record in records:
-            _take(record, found, waiting, end)
-    return pa.Table.from_pylist(_chosen(found, count, where), RECORD_SCHEMA)
+            _add(record, sample, waiting, end)
+    return pa.Table.from_pylist(_limited(sample, count, where), RECORD_SCHEMA)
 
 
-def oldest(consumer: Consumer, waiting: Mapping[tuple[str, int], int], patience: float = 1.0) -> float | None:
-    """The age in seconds of the oldest record at these positions; None when the broker does not show one in time."""
-    some = sorted(waiting.items())[:_ENOUGH]
+def oldest_age(consumer: Consumer, waiting: Mapping[tuple[str, int], int], timeout: float = 1.0) -> float | None:
+    """Age in seconds of the oldest record at these positions; None if the broker returns none in time."""
+    some = sorted(waiting.items())[:_MAX_PARTITIONS]
     consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in some])
     ages: dict[tuple[str, int], float] = {}
-    ends = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     try:
-        while len(ages) < len(some) and time.monotonic() < ends:
+        while len(ages) < len(some) and time.monotonic() < deadline:
             for record in consumer.consume(len(some), timeout=0.1):
                 if record.error() is None and record.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE:
                     age = time.time() - record.timestamp()[1] / 1000
@@ -54,8 +55,8 @@ def oldest(consumer: Consumer, waiting: Mapping[tuple[str, int], int], patience:
     return round(max(ages.values()), 3) if ages else None
 
 
-def _take(
-    record: Any, found: list[dict[str, Any]], waiting: set[tuple[str, int]], end: Mapping[tuple[str, int], int]
+def _add(
+    record: Any, sample: list[dict[str, Any]], waiting: set[tuple[str, int]], end: Mapping[tuple[str, int], int]
 ) -> None:
     partition = (record.topic(), record.partition())
     if (error := record.error()) is not None:
@@ -64,13 +65,12 @@ def _take(
         waiting.discard(partition)
         return
     if record.offset() < end[partition]:
-        found.append(envelope(record))
+        sample.append(_row(record))
     if record.offset() >= end[partition] - 1:
         waiting.discard(partition)
 
 
-def envelope(record: Any) -> dict[str, Any]:
-    """A librdkafka record as an envelope."""
+def _row(record: Any) -> dict[str, Any]:
     kind, stamp = record.timestamp()
     return {
         "topic": record.topic(),
@@ -84,17 +84,13 @@ def envelope(record: Any) -> dict[str, Any]:
     }
 
 
-def _chosen(found: list[dict[str, Any]], count: int, where: str) -> list[dict[str, Any]]:
+def _limited(sample: list[dict[str, Any]], count: int, where: str) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for item in sorted(found, key=_when):
+    for item in sorted(sample, key=_order):
         topics.setdefault(item["topic"], []).append(item)
     pick = slice(-count, None) if where == "end" else slice(None, count)
     return [item for items in topics.values() for item in items[pick]]
 
 
-def _when(item: dict[str, Any]) -> tuple[str, datetime, int, int]:
+def _order(item: dict[str, Any]) -> tuple[str, datetime, int, int]:
     return item["topic"], item["timestamp"] or datetime.min.replace(tzinfo=UTC), item["partition"], item["offset"]
-
-
-def _named(partitions: set[tuple[str, int]]) -> str:
-    return ", ".join(f"{topic}/{partition}" for topic, partition in sorted(partitions)[:5])

@@ -1,4 +1,4 @@
-"""Made-up events, the same for the same seed: three types, a share of bad ones; for demo, tests and benches."""
+"""Deterministic sample events of three types, with a ratio of malformed ones; for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event(seed: int, partition: int, offset: int, bad: float = 0.0) -> Event:
     headers = (("trace", f"{rng.getrandbits(64):016x}".encode()),)
     body = _body(rng, partition, offset, at, session)
     if rng.random() < bad:
-        return Event(session.encode(), _spoiled(rng, body), headers, at, True)
+        return Event(session.encode(), _malformed(rng, body), headers, at, True)
     return Event(session.encode(), _dump(body), headers, at, False)
 
 
@@ -67,8 +67,8 @@ def _dump(body: dict[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _spoiled(rng: random.Random, body: dict[str, Any]) -> bytes:
-    """One of the ways producers really fail."""
+def _malformed(rng: random.Random, body: dict[str, Any]) -> bytes:
+    """A malformed value, as real producers send them."""
     good = _dump(body)
     return rng.choice(
         (
@@ -87,7 +87,7 @@ def _spoiled(rng: random.Random, body: dict[str, Any]) -> bytes:
 
 
 def bench_event(seed: int, offset: int) -> bytes:
-    """An event of about 320 bytes: 11 fields, a nested struct and an array; what `make bench` feeds everyone."""
+    """An event of about 320 bytes: 11 fields, a nested struct and an array; the input of `make bench`."""
     rng = random.Random(f"{seed}/{offset}")  # noqa: S311
     return _dump(
         {

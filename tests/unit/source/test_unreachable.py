@@ -46,7 +46,7 @@ def spec(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> Spec:
 
 
 def test_commands_that_ask_the_broker(spec: Spec, address: str) -> None:
-    told = rf"The broker at {address} does not answer: Connect to .*{address} failed: Connection refused\."
+    told = rf"The broker at {address} does not respond: Connect to .*{address} failed: Connection refused\."
     with soon(), pytest.raises(BrokerUnreachable, match=told):
         preview_records(spec, None)
     with soon():
