@@ -493,7 +493,7 @@ def test_an_expression_that_does_not_fit_what_records_bring_is_named():
         ([{"set": {"name": "lower(id)"}}], {}, r"/lake/web: set name: 'lower\(id\)' does not fit.*BIGINT"),
         ([{"where": "id"}], {}, "/lake/web: where: 'id' is int64, not true or false"),
         ([{"rename": {"id": "name"}}], {}, "/lake/web: rename: the column 'name' already exists"),
-        ([], {"partition_by": ["day"]}, "/lake/web: partition_by names 'day', which is not a column: there are id, na"),
+        ([], {"partition_by": ["day"]}, "/lake/web: partition_by names 'day', which is not a column. Columns: id, na"),
         ([], {"partition_by": ["tags"]}, "/lake/web: partition_by names 'tags', whose type cannot be part of a path"),
     ],
 )
