@@ -1,8 +1,8 @@
-"""The ledger stays compact by itself: rows of many batches in few files, and no more of its log than is needed.
+"""Automatic compaction of the ledger: rows of many batches in few files, and a short log.
 
 One row, one file and one commit a batch are a million of each in twelve days, at a batch a second. So every hundredth
-batch joins the files of single rows, every ten thousandth those of a hundred, and so on. To die in the middle leaves a
-file that no version names, which a later sweep deletes.
+batch joins the files of single rows, every ten thousandth those of a hundred, and so on. A crash leaves a file that
+no version references, which a later sweep deletes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"batch-(\d{12})-[0-9a-f-]{36}\.parquet$")
 
 
 def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datetime]) -> None:
-    """Join, sweep and clean what is due after a batch; `proved_time` is what the ledger proves to have passed."""
+    """Merge files, delete unused ones and clean the log after a batch; `proved_time` is the ledger's own clock."""
     rows = STEP
     while batch % (rows * STEP) == 0:
         rows *= STEP
@@ -44,11 +44,11 @@ def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datet
 
 
 def _join(tail: LogWriter, rows: int) -> None:
-    """Let one file hold the rows of all that have fewer than so many."""
+    """Merge all files with fewer than `rows` rows into one."""
     state, began = tail.current_state(), time.monotonic()
     old = [file for file in active_files(tail.store, state.version).values() if (file.rows or 0) < rows]
     if len(old) < STEP // 2:
-        return  # somebody else has joined them
+        return  # another instance has merged them
     joined = row.stage_rows(tail.store, _rows(tail.store, old))
     tail.rewrite(old, [joined], state.version, {}, {"operation": "optimize"}, began=began)
 
@@ -59,7 +59,7 @@ def _rows(store: Store, files: Iterable[File]) -> pa.Table:
 
 
 def _sweep(tail: LogWriter, until: int) -> None:
-    """Delete files of batches up to one that the ledger does not stand on any more."""
+    """Delete files of batches up to `until` that the ledger no longer references."""
     stands = {file.path for file in active_files(tail.store, tail.current_state().version).values()}
     old = time.time() - _SWEPT_AFTER
     gone = [

@@ -1,4 +1,4 @@
-"""What a pipeline has seen: the ids of its tables and topics, so that one made anew is told from the one it knew."""
+"""Ids of the tables and topics of a pipeline, so that one that was created again is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "known_tables"
 
 
 def check_format(store: Store, found: object) -> None:
-    """NewerFormat unless this Headrace knows the state's format."""
+    """NewerFormat unless this version of Headrace supports the format of the state."""
     if str(found) != str(FORMAT):
         raise NewerFormat(
             f"The state at {store.uri} has format {found}; this Headrace knows format {FORMAT}.",
@@ -27,7 +27,7 @@ def check_format(store: Store, found: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """A table as it was when the pipeline last wrote to it."""
+    """A table at the last commit of the pipeline."""
 
     id: str
     writer: str  # the kind of writer, for good: "direct", "merge" or "spark"
@@ -55,11 +55,11 @@ class FullRefresh:
     """One reading of the source from its start, which overwrites the tables."""
 
     number: int = 0
-    open: bool = False  # until its drain has ended
+    open: bool = False  # until its drain ends
 
 
 class KnownTables:
-    """The newest of `known_tables/`; one is added when something changes, and never past another driver's."""
+    """The newest object of `known_tables/`; a change adds one, unless another driver was first (Fenced)."""
 
     def __init__(self, chain: NumberedObjects, number: int, raw: Mapping[str, Any]) -> None:
         self._chain, self._number = chain, number
@@ -71,7 +71,7 @@ class KnownTables:
 
     @classmethod
     def load(cls, store: Store) -> KnownTables:
-        """What is there, or nothing yet."""
+        """Load the newest object, or start with none."""
         chain = NumberedObjects(store, FOLDER)
         number, data = chain.newest()
         raw = json.loads(data) if data is not None else {"format": FORMAT}
@@ -80,7 +80,7 @@ class KnownTables:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever remembered, or all of it is lost."""
+        """Whether nothing was ever stored, or all of it is lost."""
         return self._number == 0
 
     def remember(
@@ -105,7 +105,7 @@ class KnownTables:
         self._become(self.tables, self.topics, self.since, full_refresh)
 
     def forget(self, path: str) -> None:
-        """Let a table be made anew where there was one."""
+        """Remove a table, so that it may be created again."""
         self._become({key: table for key, table in self.tables.items() if key != path}, self.topics, self.since)
 
     def _become(
@@ -139,7 +139,7 @@ class KnownTables:
         except AlreadyExists:
             if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
                 raise Fenced(
-                    "Another driver has changed what the pipeline knows of its tables and topics.",
-                    hint="Start it again: it goes on from where the ledger stands.",
+                    "Another driver has changed the known tables and topics of the pipeline.",
+                    hint="Start it again: it resumes from the ledger.",
                 ) from None
         return number

@@ -1,4 +1,4 @@
-"""The ledger: what each batch read and wrote, and the one place to resume from.
+"""The ledger: what each batch read and wrote. Every start resumes from it.
 
 The state folder holds `ledger/`, a Delta table with one row a batch whose newest commit carries the txns of every
 partition; `intents/<n>`, the write-ahead record of batch n, durable before any of it is visible; and `known_tables/`.
@@ -55,7 +55,7 @@ class Ledger:
 
     @classmethod
     def open(cls, store: Store, pipeline: str) -> Self:
-        """Load where the pipeline stands from the ledger's own marks; no row is read."""
+        """Load the position from the txns of the ledger; no row is read."""
         table = store.child(cls.folder)
         tail = LogWriter.open(table, [batch_txn(pipeline)])
         if tail.state is None:
@@ -93,7 +93,7 @@ class Ledger:
 
     @property
     def tail(self) -> LogWriter:
-        """The log of the ledger's own table, for whoever looks after its files between two batches."""
+        """The log of the ledger's table, for maintenance between batches."""
         return self._tail
 
     @property
@@ -106,7 +106,7 @@ class Ledger:
         return {**(self.known.start or {}), **position_of(self._marks, self._pipeline)}
 
     def standing(self, apart: Collection[tuple[str, int]] = ()) -> tuple[Range, ...]:
-        """Where each partition stands, as empty ranges; without those that a batch reads."""
+        """The position of each partition as an empty range, without those that a batch reads."""
         known = self.known.topics
         return tuple(
             Range(*each, at, at, known.get(each[0], ""))
@@ -236,7 +236,7 @@ class Ledger:
         )
 
     def check_mark(self, path: str, mark: int | None) -> None:
-        """TxnMismatch when a table cannot be where its mark says it is, given the ledger and the intents."""
+        """TxnMismatch when the txn of a table contradicts the ledger and the intents."""
         known = self.known.tables.get(path)
         if mark is None and known is not None and self._pipeline in known.writers:
             raise TxnMismatch(
@@ -280,7 +280,7 @@ class Ledger:
         return f"{self.intents}/{batch:012}.{plan}" if plan else f"{self.intents}/{batch:012}"
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
-        """A step forward spans what is given up; a step back spans nothing."""
+        """The range of a moved position: forward, the skipped offsets; backward, empty."""
         start = min(self.position().get(at, until), until)
         return Range(*at, start, until, self.known.topics.get(at[0], ""))
 
@@ -289,8 +289,10 @@ class Ledger:
             raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
 
     def _is_recorded(self, batch: int) -> bool:
-        """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
-        a driver that slept since before its `begin`, and only an intent that is not recorded in the ledger counts."""
+        """Whether a batch is in the ledger; checked after each put and read of an intent.
+
+        A driver that slept since before its `begin` may put an intent again that was deleted some batches later.
+        """
         self._tail.follow()
         return self._tail.state is not None and self._tail.state.txns.get(batch_txn(self._pipeline), 0) >= batch
 
@@ -304,7 +306,7 @@ class Ledger:
         return made is not None
 
     def _forget(self) -> None:
-        """Delete intents that no recovery can need; whatever fails here is tried again later."""
+        """Delete intents that recovery no longer needs; a failure is retried later."""
         if self.batch % _FORGET_EVERY == 0:
             with suppress(HeadraceError):
                 last = self._intent_path(self.batch - 2)
@@ -312,14 +314,12 @@ class Ledger:
                 self._store.delete(old)
 
     def _compact(self) -> None:
-        """Keep files and log few; whatever fails here fails no batch, and is done later."""
+        """Compact files and log; a failure does not fail the batch, and is retried later."""
         with suppress(HeadraceError, pa.ArrowException):
             compaction.compact(self._tail, self.batch, self.proved_time)
 
     def _fenced(self, seen: str) -> Fenced:
-        return Fenced(
-            f"Pipeline '{self._pipeline}': {seen}.", hint="Start it again: it goes on from where the ledger stands."
-        )
+        return Fenced(f"Pipeline '{self._pipeline}': {seen}.", hint="Start it again: it resumes from the ledger.")
 
 
 def _note(intent: Intent) -> str:
@@ -349,7 +349,7 @@ def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:
 
 
 def position_of(marks: Mapping[str, int], pipeline: str) -> Position:
-    """The next offset to read of every partition that has a mark."""
+    """The next offset of every partition that has a txn."""
     found: Position = {}
     name = batch_txn(pipeline)
     for key, last in marks.items():

@@ -1,4 +1,4 @@
-"""What became of dead letters: a ledger whose batches are replay plans and whose rows are the letters' outcomes."""
+"""Outcomes of replayed dead letters: a ledger whose batches are replay plans and whose rows are outcomes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headrace.write.intent import Intent
 
 
 class ReplayOutcome(StrEnum):
-    """What a plan made of a letter."""
+    """Outcome of a dead letter in a replay."""
 
     REPLAYED = "replayed"  # it is a row now
-    FILTERED = "filtered"  # a rule of the spec leaves it out now
+    FILTERED = "filtered"  # the spec filters it now
     STILL_DEAD = "still_dead"  # it can be tried again
 
 
@@ -73,7 +73,7 @@ class Replays(Ledger):
     schema = to_delta(OUTCOMES)
 
     def _compact(self) -> None:
-        """Plans are few."""
+        """Do nothing: there are few plans."""
 
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
         assert intent.replay is not None  # noqa: S101

@@ -1,4 +1,4 @@
-"""One row a batch: its ranges, its account, and the version each table reached."""
+"""Row of a batch in the ledger: ranges, counts, and the version of each table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SCHEMA_JSON = to_delta(SCHEMA)
 
 
 def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> dict[str, Any]:
-    """The row of a batch that is done."""
+    """The row of a finished batch."""
     return {
         "batch": intent.batch,
         "kind": intent.kind.value,
@@ -71,12 +71,12 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
 
 
 def stage(store: Store, content: dict[str, Any]) -> StagedFile:
-    """Put one row as a Parquet file of its own."""
+    """Write one row as a Parquet file."""
     return stage_rows(store, pa.Table.from_pylist([content], SCHEMA))
 
 
 def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
-    """Put rows, ordered by batch, as one Parquet file; never over another, since that one may be committed already."""
+    """Write rows, ordered by batch, as one Parquet file with a new name: an existing one may be committed."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
@@ -89,7 +89,7 @@ def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
 
 
 def newest_rows(store: Store, above: int) -> list[dict[str, Any]]:
-    """The rows of the batches past `above`, oldest first; the statistics tell which files have them."""
+    """Rows of the batches after `above`, oldest first, from the files whose statistics include them."""
     table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
     found: list[dict[str, Any]] = []
     for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():

@@ -1,8 +1,8 @@
-"""A lost ledger, told anew by the marks and accounts in the tables' own logs.
+"""Evidence for a lost ledger: the txns and accounts in the logs of the tables.
 
-A batch is begun only after the one before it is in every table. So whatever the highest mark N of any table is, all
-tables have everything below N; and each commit of N says where every partition stood after it. Only N itself may be in
-some tables and not in others.
+A batch starts only after the one before it is in every table. So with N as the highest txn of any table, all tables
+have every batch below N, and each commit of N has the position of every partition after it. Only N itself may be in some
+tables and not in others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ACCEPT = "Bring the state folder back, or run `headrace resume SPEC --accept-los
 
 @dataclass(frozen=True, slots=True)
 class TableEvidence:
-    """What a pipeline has left in its tables."""
+    """Txns and commits of a pipeline in its tables."""
 
-    batch: int  # the highest of their marks
+    batch: int  # the highest of their txns
     tables: Mapping[str, TableState]
     parts: Mapping[str, BatchCommit | None]  # of the tables at that batch; None where the log no longer tells it
     txns: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
@@ -36,7 +36,7 @@ class TableEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPosition:
-    """Where a ledger that is written anew begins."""
+    """Start of a rebuilt ledger."""
 
     batch: int  # the last one that every table has
     position: Position
@@ -44,7 +44,7 @@ class RebuiltPosition:
 
 
 def traces(stores: Iterable[Store], pipeline: str) -> TableEvidence | None:
-    """What the tables tell; None when no table has a mark of the pipeline."""
+    """Evidence from the tables; None when no table has a txn of the pipeline."""
     mark = batch_txn(pipeline)
     found = {store.uri: (store, state) for store in stores if (state := snapshot.load_state(store, [mark])) is not None}
     marked = {uri: each for uri, each in found.items() if mark in each[1].txns}
@@ -65,7 +65,7 @@ def traces(stores: Iterable[Store], pipeline: str) -> TableEvidence | None:
 def rebuilt_position(
     found: TableEvidence, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]
 ) -> RebuiltPosition:
-    """Where to go on: after the last batch if every table has it, else before it.
+    """Position to continue from: after the last batch if every table has it, else before it.
 
     `letters` is the dead-letter table, `alone` whether there is but one table beside it, `since` the batch that first
     met each topic: a later one than any table has tells that theirs was booked.
@@ -91,7 +91,7 @@ def topics(found: TableEvidence, pipeline: str) -> set[str]:
 
 
 def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
-    """After the last batch, whether or not every table has it: only a person may say so."""
+    """Position after the last batch, whether or not every table has it; only the operator may accept that."""
     marks = _last_marks(found, pipeline)
     if not marks:
         raise TxnMismatch(

@@ -1,4 +1,4 @@
-"""What a RESTORE took from a table, as batches of the ledger and as ranges to read again."""
+"""Batches that a RESTORE removed from a table, and the ranges to read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEEP = "`headrace resume SPEC --table-restored=keep` goes on without the rows th
 
 @dataclass(frozen=True, slots=True)
 class UndoneRows:
-    """The rows that a table is owed, and where their records are."""
+    """Rows that a RESTORE removed, and the ranges of their records."""
 
     rows: int = 0
     ranges: tuple[Range, ...] = ()

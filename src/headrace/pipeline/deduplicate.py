@@ -1,7 +1,7 @@
-"""Records that come twice: rows whose keys the table has from a short while ago are left out before a batch is decided.
+"""Deduplication: drop rows whose keys the table already has within a time window, before the intent is written.
 
-The table itself is what is remembered: its rows of the last while, by the times of their records, are read once and
-then kept along. So nothing can be lost beside it, and a table that was restored or mended is asked as it is.
+The table itself is the memory: the keys of its recent rows, by the timestamps of their records, are read once and then
+cached. So no second state can be lost, and a table that was restored or repaired is compared as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLACE = ("topic", "partition", "offset")
 
 @dataclass
 class _Seen:
-    """The keys of a table's rows since a moment, as of a version."""
+    """Keys of a table's rows since a time, as of a version."""
 
     version: int
     since: int
@@ -51,17 +51,17 @@ class _Seen:
 
 
 class Deduplication:
-    """What the tables of a pipeline have already, as far as they are not to have it twice."""
+    """Recent keys of the tables that deduplicate."""
 
     def __init__(self, tables: PipelineTables) -> None:
         self._tables = tables
         self._seen: dict[str, _Seen] = {}
-        self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
+        self.places: dict[str, pa.Table] = {}  # by table: records of the rows that the last batch dropped
 
     def drop_duplicates(
         self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
     ) -> tuple[tuple[StagedFile, ...], Counts, list[StagedFile]]:
-        """The files without doubles, what the account says then, and the files that are none of it any more."""
+        """Files without duplicates, the updated counts, and the files that they replace."""
         files, old = list(staged), list[StagedFile]()
         self.places = {}
         for entry, layout in self._tables.deduplicated(batch):
@@ -108,7 +108,7 @@ class Deduplication:
         return [each for each, _ in touched], new, counts
 
     def _known(self, entry: OpenTable, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
-        """What is kept of the table, or what it tells now: others may have changed it."""
+        """The cached keys of a table; read again if another writer has changed it."""
         state, seen = entry.writer.state, self._seen.get(entry.store.uri)
         version = -1 if state is None else state.version
         if seen is None or seen.version != version or seen.since > since:
@@ -117,7 +117,7 @@ class Deduplication:
         return seen
 
     def _keep_along(self, seen: _Seen, kept: pa.Table, since: int) -> None:
-        """The batch's own rows are the table's in its next version; what is too old to matter is forgotten."""
+        """Add the rows of the batch to the cache, and drop those before the window."""
         if len(kept):
             seen.parts.append(kept)
             seen.version += 1
@@ -126,7 +126,7 @@ class Deduplication:
 
 
 def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
-    """Which rows have keys that another has that came before them, and not longer away in time; NULL is no key."""
+    """Mask of the rows whose keys an earlier row has within the window; NULL never matches."""
     doubled = np.zeros(len(rows), bool)
     whole = np.flatnonzero(np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys]))
     mine = rows.take(pa.array(whole))
@@ -163,7 +163,7 @@ def _later_ones(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, withi
 
 
 def _near(numbers: np.ndarray, times: np.ndarray, order: np.ndarray, kept: np.ndarray, within: int) -> np.ndarray:
-    """Which rows have a kept one of their number close by, before or after them in time."""
+    """Mask of the rows with a kept row of the same number within the window."""
     at = np.arange(len(order))
     before = np.maximum.accumulate(np.where(kept[order], at, -1))
     after = np.minimum.accumulate(np.where(kept[order], at, len(order))[::-1])[::-1]
@@ -189,14 +189,14 @@ def _one_by_one(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, withi
 
 
 def _among(part: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """What may have the keys of these rows."""
+    """The rows of a part that may have the keys of these rows."""
     for key in keys:
         part = part.filter(pc.is_in(part[key], value_set=rows[key].combine_chunks()))
     return part
 
 
 def _numbers(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
-    """A number for each different key."""
+    """A number per distinct key."""
     numbers = np.zeros(len(rows), np.int64)
     for key in keys:
         codes = rows[key].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -209,7 +209,7 @@ def _newest(rows: pa.Table) -> int:
 
 
 def _has(entry: OpenTable, writer: str, batch: int) -> bool:
-    """Whether the table has the batch already: then all of it would be doubles."""
+    """Whether the table already has the batch: then all its rows would be duplicates."""
     state = entry.writer.state
     return state is not None and state.txns.get(batch_txn(writer), 0) >= batch
 
@@ -232,17 +232,17 @@ def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, si
 
 
 def _may_hold(file: File, since: int) -> bool:
-    """Whether a file may have rows since a moment; statistics may be cut to milliseconds."""
+    """Whether a file may have rows since a time; statistics may be truncated to milliseconds."""
     text = json.loads(file.stats or "{}").get("maxValues", {}).get(SOURCE.name, {}).get("timestamp")
     try:
         newest = parse_partition_value(text, TIMESTAMP).cast(pa.int64()).as_py()
-    except (ValueError, TypeError):  # of another writer: it does not tell
+    except (ValueError, TypeError):  # no usable statistics
         return True
     return newest is None or newest + 1000 >= since
 
 
 def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Keys and time of a file's rows, and their place where it is read."""
+    """Keys and times of a file's rows, and the positions of their records where they are read."""
     held = columns.live_rows(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
     source = held[SOURCE.name]
@@ -261,7 +261,7 @@ def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field)
 def without_duplicates(
     store: Store, layout: FileLayout, touched: Sequence[tuple[StagedFile, np.ndarray]], name: str
 ) -> tuple[list[StagedFile], int]:
-    """Files without the rows that are marked, and how many of those had something rescued."""
+    """Files without the masked rows, and how many of those have rescued values."""
     stager, rescued = Stager(lambda uri: Store(uri, store.profile), name), 0
     try:
         for each, marked in touched:

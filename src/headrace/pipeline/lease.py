@@ -1,8 +1,8 @@
-"""The lease: one writer per pipeline at a time. It is manners; the marks are the safety.
+"""Single-instance lease. Advisory: it prevents duplicate work; correctness relies on txn versions.
 
-Each holder has a number and a note of its own, `lease/<n>`. Whoever finds the newest note free puts the next one, if
-absent. Only its holder writes a note again, so a renewal and a release need no condition, and a holder that was
-overtaken sees a newer note than its own.
+Each holder has a number and a note, `lease/<n>`. An instance that finds the newest note free puts the next one, if
+absent. Only its holder writes a note again, so renewal and release need no condition, and a holder that lost the lease
+sees a newer note than its own.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ FOLDER = "lease"
 
 
 class Clock:
-    """The two clocks of this machine: the one people read, and the one that never jumps."""
+    """The wall clock and the monotonic clock of this machine."""
 
     def now(self) -> float:
-        """Seconds since 1970; other machines may disagree."""
+        """Seconds since 1970; clocks of other machines may differ."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since some moment; only differences mean anything."""
+        """Seconds; only differences are meaningful."""
         return time.monotonic()
 
     def wait(self, event: Event, seconds: float) -> bool:
-        """Until `event` is set, at most for `seconds`; true when it was."""
+        """Wait until `event` is set, at most for `seconds`; whether it was set."""
         return event.wait(seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the lease says about its holder."""
+    """The holder of a lease, as stored."""
 
     host: str
-    boot_id: str  # boot id and pid namespace: within both, pids mean the same
+    boot_id: str  # boot id and pid namespace, within which pids are comparable
     pid: int
-    start_ticks: int  # the holder's start in clock ticks since boot: a pid used again has another
+    start_ticks: int  # start of the process in clock ticks since boot: differs when a pid is reused
     token: str
     acquired_at: float
     expires_at: float
     ttl: float
-    renewals: int = 0  # grows with each renewal, so that a stuck clock still shows life
+    renewals: int = 0  # grows with each renewal, so that the note changes even if the clock does not
 
     @property
     def released(self) -> bool:
-        """Its holder gave it back."""
+        """Whether its holder has released it."""
         return not self.token
 
 
-_ours: set[str] = set()  # tokens that this very process holds or is about to
+_ours: set[str] = set()  # tokens that this process holds or is acquiring
 
 
 class Lease:
-    """A taken lease: renews itself in the background until it is released or somebody else has it."""
+    """An acquired lease, renewed in the background until it is released or lost."""
 
     def __init__(self, store: Store, note: Note, number: int, renew: float, clock: Clock) -> None:
         self._chain, self._note, self._number, self._clock = NumberedObjects(store, FOLDER), note, number, clock
@@ -77,7 +77,7 @@ class Lease:
         self._turn = Lock()
         self._ended = Event()
         self.lost = Event()
-        self._thread = Thread(target=self._keep, args=(renew,), name="headrace-lease", daemon=True)
+        self._thread = Thread(target=self._renew_until_ended, args=(renew,), name="headrace-lease", daemon=True)
         self._thread.start()
 
     @classmethod
@@ -91,16 +91,16 @@ class Lease:
         wait: bool = False,
         stop: Event | None = None,
     ) -> Lease:
-        """Take it, or say who holds it (LeaseHeld); with `wait`, stay until it is free or `stop` is set."""
+        """Acquire the lease; LeaseHeld if another instance has it. `wait`: until it is free or `stop` is set."""
         clock, stop = clock or Clock(), stop or Event()
         if store.local:
-            make_private(store.root)  # dead letters may hold private data
+            make_private(store.root)  # dead letters may contain private data
         taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait)
         _ours.add(taker.note.token)
         try:
             while (number := taker.attempt()) is None:
                 if clock.wait(stop, taker.pause):
-                    raise StopRequested("Asked to stop while waiting for the lease.")
+                    raise StopRequested("Stop requested while waiting for the lease.")
         except BaseException:
             _ours.discard(taker.note.token)
             raise
@@ -108,21 +108,21 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """What tells this holder from every other."""
+        """The unique id of this holder."""
         return self._note.token
 
     def check(self) -> None:
-        """Raise Fenced when somebody else has the lease; a renewal that is overdue is made first."""
+        """Fenced when another instance has the lease; an overdue renewal is made first."""
         if self._clock.monotonic() - self._renewed > self._note.ttl / 2:
             self.renew()
         if self.lost.is_set():
             raise Fenced(
                 f"The lease at {self._where} was taken by another instance.",
-                hint="This one writes nothing more; start it again once the other has ended.",
+                hint="This instance writes nothing more. Start it again once the other has ended.",
             )
 
     def renew(self) -> None:
-        """Prolong it by a time-to-live; sets `lost` when it is no longer ours."""
+        """Extend the lease by its TTL; sets `lost` when another instance has it."""
         with self._turn:
             if self.lost.is_set() or self._ended.is_set():
                 return
@@ -135,13 +135,13 @@ class Lease:
             self._note, self._renewed = note, moment
 
     def release(self) -> None:
-        """Give it back; a note of ours that is no longer the newest interests nobody."""
+        """Release the lease; a note that is no longer the newest is ignored."""
         self.abandon()
         with self._turn:
             self._chain.write(self._number, _text(replace(self._note, token="", expires_at=0)))
 
     def abandon(self) -> None:
-        """End the renewals and tell nobody, as death would."""
+        """Stop renewing without a release, as a crash would."""
         self._ended.set()
         _ours.discard(self.token)
         self._thread.join(5)
@@ -153,15 +153,15 @@ class Lease:
         with suppress(HeadraceError):
             self.release()
 
-    def _keep(self, renew: float) -> None:
+    def _renew_until_ended(self, renew: float) -> None:
         while not self._ended.wait(renew):
-            # Unreachable is not lost: while nobody can write, nobody can take it; the next contact decides.
+            # Unreachable storage does not lose the lease: nobody else can acquire it either.
             with suppress(HeadraceError):
                 self.renew()
 
 
 def holder(store: Store) -> dict[str, object] | None:
-    """Who holds the lease now, as far as its note tells; None when nobody does."""
+    """The current holder of the lease by its note; None if it is free."""
     _, data = NumberedObjects(store, FOLDER).newest()
     note = _note(data or b"")
     if note is None or note.released or _dead(note) or note.expires_at < time.time():
@@ -170,15 +170,15 @@ def holder(store: Store) -> dict[str, object] | None:
 
 
 class _Taker:
-    """One attempt after the other at a lease that others may hold."""
+    """Attempts to acquire a lease that another instance may hold."""
 
     def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool) -> None:
         self._chain, self._clock, self._wait, self.pause = NumberedObjects(store, FOLDER), clock, wait, pause
         self.note = _me(ttl)
-        self._watched: tuple[bytes, float] | None = None  # what was seen, and since when it has not changed
+        self._watched: tuple[bytes, float] | None = None  # the newest note, and since when it has not changed
 
     def attempt(self) -> int | None:
-        """The number of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
+        """The number of the acquired lease; None to try again later; LeaseHeld if another instance has it."""
         now = self._clock.now()
         self.note = replace(self.note, acquired_at=now, expires_at=now + self.note.ttl)
         number, seen = self._chain.newest()
@@ -187,7 +187,7 @@ class _Taker:
         with suppress(AlreadyExists):
             self._chain.add(number + 1, _text(self.note))
             return number + 1
-        return self.attempt()  # another was quicker: look who
+        return self.attempt()  # another instance was first
 
     def _free(self, seen: bytes) -> bool:
         holder = _note(seen)
@@ -196,7 +196,7 @@ class _Taker:
         return self._unchanged(seen, holder)
 
     def _unchanged(self, seen: bytes, holder: Note | None) -> bool:
-        """Not renewed for a whole time-to-live of *our* clock: no other clock is believed."""
+        """Whether the note was not renewed for a whole TTL by the clock of this machine; others are not trusted."""
         moment = self._clock.monotonic()
         first = self._watched is None
         if self._watched is None or self._watched[0] != seen:
@@ -206,7 +206,7 @@ class _Taker:
         return moment - self._watched[1] > max(self.note.ttl, holder.ttl if holder is not None else 0)
 
     def _fresh(self, holder: Note) -> bool:
-        """Its date is one that a holder whose clock agrees with ours would write; any other must be watched."""
+        """Whether the note is valid by this machine's clock; otherwise it must be watched for changes."""
         return self._clock.now() < holder.expires_at <= self._clock.now() + holder.ttl
 
 
@@ -231,7 +231,7 @@ def _me(ttl: float) -> Note:
 
 
 def _dead(holder: Note) -> bool:
-    """Surely dead: of this boot, and its process is gone, its pid is another's, or we ourselves let go of it."""
+    """Whether the holder is certainly dead: same boot, and its process has ended, its pid was reused, or it is us."""
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot()):
         return False
     if _born(holder.pid) != holder.start_ticks:
@@ -245,7 +245,7 @@ def _boot() -> str:
 
 
 def _born(pid: int) -> int:
-    """When a process started, 0 when it is gone (a zombie is)."""
+    """Start of a process in clock ticks; 0 if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -258,7 +258,7 @@ def _text(note: Note) -> bytes:
 
 
 def _note(data: bytes) -> Note | None:
-    """The holder as written, None when it cannot be read: then only watching tells whether it lives."""
+    """Parse a note; None if it is invalid, so that only watching it for changes tells whether its holder is alive."""
     try:
         return Note(**json.loads(data))
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Structured Streaming around a pipeline: starts its query, turns Spark's offsets into ranges, ends it in time."""
+"""Structured Streaming query of a pipeline: start it, convert its offsets to ranges, stop it in time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.pipeline import Pipeline
 
-_GRACE = 25.0  # of the 30 seconds in which a request to stop is answered
+_GRACE = 25.0  # seconds for a running batch after a request to stop, which takes at most 30
 _TICK = 0.2
 _BURIAL = 1.0
 
 
 class StreamingBatches:
-    """One streaming query on a checkpoint of its own, thrown away at the end: nothing rests on it."""
+    """One streaming query with a temporary checkpoint; progress is in the ledger."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -39,11 +39,11 @@ class StreamingBatches:
         self._turn = threading.Lock()
         self._work = threading.Lock()  # held by a batch, or by maintenance between two of them
         self._limited = self._limits()
-        self._spark = pipeline.spark  # the one that the query lives in, also once it is dead
+        self._spark = pipeline.spark  # the session of the query, even after its JVM has died
         self.checkpoint = _scratch(pipeline.spec.pipeline)
 
     def run(self) -> bool:
-        """Until the drain's end, a request to stop, or a failure (raised under its own name); True: start anew."""
+        """Run until the drain ends, a stop is requested or an error is raised; True to start another query."""
         try:
             query = self._started()
             try:
@@ -67,13 +67,13 @@ class StreamingBatches:
         pipeline = self.pipeline
         frame = pipeline.source.stream(self._spark, pipeline.position, self._limited)
         writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self.checkpoint))
-        writer = writer.queryName(f"headrace {pipeline.spec.pipeline} {self.checkpoint.name}")  # a deaf one may linger
+        writer = writer.queryName(f"headrace {pipeline.spec.pipeline} {self.checkpoint.name}")  # unique
         if pipeline.until == "latest":
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._tick_ms()} milliseconds").start()
 
     def _limits(self) -> dict[str, int | str]:
-        """What starts a batch and what caps it. A drain knows only the cap: a minimum would end it early."""
+        """Minimum and maximum size of a batch; a drain has no minimum, which would end it early."""
         spec = self.pipeline.spec
         every = spec.flush.every.total_seconds()
         if spec.source.rate is not None:
@@ -112,7 +112,7 @@ class StreamingBatches:
                 self.idle.set()
 
     def _ranges(self, epoch: int) -> tuple[Range, ...]:
-        """What Spark wrote down before it called us, as ranges that begin where the last batch ended."""
+        """The offsets that Spark logged for this epoch, as ranges that start where the last batch ended."""
         pipeline = self.pipeline
         text = (self.checkpoint / "offsets" / str(epoch)).read_text().splitlines()
         ends = pipeline.source.ends(text[2])
@@ -148,7 +148,7 @@ class StreamingBatches:
                 self._work.release()
 
     def _outgrown(self) -> bool:
-        """Records turned out much larger or smaller than thought: `flush.bytes` means another number of them now."""
+        """Whether the size of records has changed so much that `flush.bytes` is another number of records."""
         before, now = self._limited.get("minOffsetsPerTrigger"), self._limits().get("minOffsetsPerTrigger")
         return before is not None and now is not None and not 0.5 <= int(now) / int(before) <= 2
 
@@ -157,17 +157,17 @@ class StreamingBatches:
             self.ending = True
         if session.alive(self._spark):
             self.idle.wait(0 if self.pipeline.stop.is_set() else _GRACE)
-            # Its JVM may die at this moment, or the query not end in time: `ending` has made it deaf already.
+            # The JVM may die now, or the query not end in time: `ending` already keeps it from running another batch.
             with suppress(Exception):
                 query.stop()
 
     def _raise(self, query: Any) -> None:
-        """A failure under its own name: ours as it is, Spark's by looking at the source and the JVM."""
+        """Raise the error of the query: Headrace's own as it is, Spark's after a check of the JVM and the source."""
         if isinstance(self.failure, HeadraceError | Abandoned):
             raise self.failure
         error = self.failure or _exception(query)
         if error is not None and self._jvm_is_gone():
-            raise SparkDied("The JVM that runs Spark is gone.", hint="Start the pipeline again; nothing is lost.")
+            raise SparkDied("The JVM of Spark has ended.", hint="Start the pipeline again; nothing is lost.")
         self.pipeline.lease.check()
         if error is None or self.pipeline.stop.is_set():
             return
@@ -176,7 +176,7 @@ class StreamingBatches:
         raise spark_errors.error_of(error, self.checkpoint.parent)
 
     def _jvm_is_gone(self) -> bool:
-        """Its connections end a moment before the operating system calls it dead."""
+        """Whether the JVM has ended; its connections close shortly before the process does."""
         deadline = time.monotonic() + _BURIAL
         while session.alive(self._spark) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -184,7 +184,7 @@ class StreamingBatches:
 
 
 def _exception(query: Any) -> BaseException | None:
-    """What a query that has ended, ended with; asked this way it brings the Java exception along."""
+    """The exception of a query that has ended; `awaitTermination` includes the Java exception."""
     try:
         query.awaitTermination(_TICK)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The tables of a pipeline as they are opened: by whom each is written, and whether it is the one that is known."""
+"""Opening of a table: its writer, and whether it is still the table that the ledger knows."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class OpenTable:
 
 @dataclass(frozen=True)
 class TableOpener:
-    """Opens tables for one writer, and stops where one is no longer what the ledger knows."""
+    """Opens tables; raises where one is no longer the table that the ledger knows."""
 
     ledger: Ledger
     spark_table: Callable[[Store], TableWriter]
     pipeline: str
-    writer: str  # whose marks the commits carry
+    writer: str  # the name in the txns of the commits
 
     def open(self, store: Store, rules: TableSpec | None, apart: bool) -> TableWriter:
-        """A table with what the spec says of it (None: nothing, the dead letters); `apart`: Spark writes it."""
+        """Open a table with its options in the spec (None: it has none); `apart`: its files are staged elsewhere."""
         uri, tail = store.uri, AppendWriter.open(store, self.writer)
         known = self.ledger.known.tables.get(uri)
         apart = apart or (rules is not None and rules.by_spark)
@@ -100,11 +100,11 @@ class TableOpener:
         self._check_restored(store, committer, known)
         if committer.state is not None:
             check_txns_last(store.uri, committer.state)
-            # A ledger set back would take the next batch for one that is there.
+            # With an older ledger, the next batch would be skipped as already applied.
             self.ledger.check_mark(store.uri, committer.state.txns.get(batch_txn(self.writer)))
 
     def _check_restored(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
-        """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
+        """Txns survive a RESTORE, so the rows that it removed would be lost without an error."""
         if known is None or committer.state is None:
             return
         version = committer.state.version
@@ -141,20 +141,20 @@ class TableOpener:
 
 
 def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
-    """The newest version of a table that the pipeline is sure to have met."""
+    """The newest version of a table that the pipeline has certainly read."""
     return max(known.scanned, known.restored, ledger.version_of(uri, known.id))
 
 
 def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
-    """The RESTOREs of a table that nobody has answered."""
+    """RESTOREs of a table that were not accepted yet."""
     answered = max(known.scanned, known.restored)
     marks = [batch_txn(pipeline), batch_txn(replays_writer(pipeline))]
     found = restored_since(store, state, *marks, checked=answered)
-    return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone
+    return found if known.writers else replace(found, reached=True)  # it has no rows of this pipeline
 
 
 def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
-    """Whether a table without the txn of an open batch holds its part all the same; None where nothing tells.
+    """Whether a table without the txn of an open batch has its part all the same; None if unknown.
 
     Txns expire. A commit of the batch can only be past the version at which it was planned; where the log no longer
     reaches back to that, the files of the batch tell, as long as nobody has rewritten them.
@@ -170,7 +170,7 @@ def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: Tabl
 
 
 def staged_for_schema(table: TableIntent, state: TableState) -> bool:
-    """Whether the files that a batch has for a table may still become the table's."""
+    """Whether the staged files of a batch still fit a table."""
     adopted = all(file.table == table.path for file in table.files)
     if adopted and (append_blocker(state) is not None or table.partition_by != state.partition_by):
         return False
@@ -182,7 +182,7 @@ def staged_for_schema(table: TableIntent, state: TableState) -> bool:
 
 
 def merging_of(rules: TableSpec) -> MergeRules | None:
-    """What the batch decides of the merge; whoever finishes it finishes this one."""
+    """The merge rules of a table, as an intent stores them."""
     if rules.merges is None:
         return None
     update, retention = rules.merges.update, rules.merges.tombstone_retention.total_seconds()
@@ -194,12 +194,12 @@ def merging_of(rules: TableSpec) -> MergeRules | None:
 
 
 def row_identity(merging: MergeRules | None) -> str:
-    """What is one row of a table that is written so."""
+    """Description of what identifies a row of a table."""
     return merging.rows if merging else "rows that are only added"
 
 
 def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
-    """TableFeature where the rows that are there were told apart in another way: they do not become what is asked."""
+    """TableFeature where existing rows have another identity than the spec asks for."""
     wanted = row_identity(merging_of(rules))
     if known is not None and known.rows not in ("", wanted):
         raise TableFeature(
@@ -209,7 +209,7 @@ def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> 
 
 
 def check_identity(uri: str, state: TableState | None, known: KnownTable | None) -> None:
-    """TableGone or TableReplaced where a table is not the one that the ledger knows."""
+    """TableGone or TableReplaced where a table is not the one in the ledger."""
     if known is None:
         return
     if state is None:

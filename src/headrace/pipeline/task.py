@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: envelopes in, Parquet files out, one manifest back. No rows leave it."""
+"""Spark task: reads records, writes Parquet files, returns one manifest and no rows."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ GATHERED_ROWS = 250_000
 GATHERED_BYTES = 128 * 1024 * 1024
 MANIFEST = pa.schema([pa.field("manifest", pa.string())])
 
-TASK_RECORDS, TASK_BYTES = 10_000, 8 * 1024 * 1024  # less is not worth a task of its own, nor a file in each table
-TASK_PARTITIONS = 16  # that one task reads one after the other
+TASK_RECORDS, TASK_BYTES = 10_000, 8 * 1024 * 1024  # minimum for one more task, and one more file in each table
+TASK_PARTITIONS = 16  # read by one task, sequentially
 
 
 @dataclass(frozen=True)
 class TaskInput:
-    """All that a task must know, the same for every batch until a shape changes."""
+    """Input of a task; the same for every batch until a route schema changes."""
 
     spec: Spec
     shapes: Mapping[RouteId, RouteSchema | None]
     layouts: Mapping[RouteId, FileLayout]  # where each route's files go
     letters: FileLayout
     profile: Profile = field(repr=False)
-    unchecked: frozenset[str] = frozenset()  # branches whose names are to be held against the records
+    unchecked: frozenset[str] = frozenset()  # branches whose column names are to be checked against records
 
     def to_bytes(self) -> bytes:
-        """For the way into the task."""
+        """Serialize for the task."""
         return pickle.dumps(self)
 
 
 def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
-    """How many tasks these ranges are worth; Spark has one for each partition, however little it holds."""
+    """Number of tasks for these ranges; Spark would start one per partition, however small."""
     records = sum(each.until - each.start for each in ranges)
     worth = (records / TASK_RECORDS, records * mean_bytes / TASK_BYTES, len(ranges) / TASK_PARTITIONS)
     return max(1, *map(ceil, worth))
@@ -105,7 +105,7 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
         counts = counts + applied.counts
         unknown |= {name: unknown.get(name, found) & found for name, found in applied.unknown.items()}
         if discovered:
-            continue  # the driver will answer and run the batch again: from here on only look
+            continue  # the driver runs the batch again with the new schemas: from here on, only discover
         for name, rows in applied.tables.items():
             stager.add(layouts[name], rows)
         if len(applied.letters):
@@ -118,7 +118,7 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
 
 
 def _layout(plan: Plan, route_id: RouteId) -> FileLayout:
-    """Where the files of a table go that is assumed to be new."""
+    """File layout of a new table that the spec declares completely."""
     shape = plan.shapes[route_id]
     assert shape is not None  # noqa: S101
     rules = plan.spec.table_for(route_id)
@@ -126,7 +126,7 @@ def _layout(plan: Plan, route_id: RouteId) -> FileLayout:
 
 
 def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
-    """Batches as they come, or several as one: where records are of many shapes, to read a few of one costs as many."""
+    """Batches, combined where there are many routes: decoding a few records of a route costs nearly as much as many."""
     most = GATHERED_ROWS if shapes > MANY else 1
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
@@ -141,7 +141,7 @@ def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Tabl
 
 @lru_cache(maxsize=4)
 def _compiled(order: bytes) -> tuple[TaskInput, Plan, Any]:
-    """Kept in the worker from batch to batch."""
+    """The compiled plan, cached in the worker between batches."""
     keep_freed_memory()
     given: TaskInput = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
     stores: dict[str, Store] = {}
