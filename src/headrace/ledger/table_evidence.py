@@ -1,8 +1,8 @@
 """Evidence for a lost ledger: the txns and accounts in the logs of the tables.
 
 A batch starts only after the one before it is in every table. So with N as the highest txn of any table, all tables
-have every batch below N, and each commit of N has the position of every partition after it. Only N itself may be in some
-tables and not in others.
+have every batch below N, and each commit of N has the position of every partition after it. Only N itself may be in
+some tables and not in others.
 """
 
 from __future__ import annotations
