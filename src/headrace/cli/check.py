@@ -24,7 +24,7 @@ def command(online: Online | None = None) -> Callable[..., None]:
     """Create the command with the given online checks."""
 
     def check(
-        spec_files: Annotated[list[Path], typer.Argument(metavar="SPECS...", help="Spec files.", show_default=False)],
+        spec_files: Annotated[list[Path], typer.Argument(metavar="SPECS", help="Spec files.", show_default=False)],
         ask_online: Annotated[
             bool, typer.Option("--online", help="Also check the broker, the tables and the object store.")
         ] = False,

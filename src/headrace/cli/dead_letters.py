@@ -47,7 +47,10 @@ Since = Annotated[
 def list_dead_letters(
     spec_file: SpecFile, reason: Reasons = None, table: Tables = None, since: Since = None, as_json: AsJson = False
 ) -> None:
-    """List unresolved dead letters by reason, step and table, with times and an example of each."""
+    """List unresolved dead letters by reason, step and table.
+
+    Shows the time range and an example of each group.
+    """
     from headrace.dead_letters.reader import DeadLetters
     from headrace.validate.load import load
 
@@ -66,14 +69,20 @@ def list_dead_letters(
 def show(
     spec_file: SpecFile,
     position: Annotated[
-        str, typer.Argument(help="topic/partition/offset, optionally followed by /table (route or URI).")
+        str,
+        typer.Argument(
+            metavar="POSITION", help="topic/partition/offset, optionally followed by /table (route or URI)."
+        ),
     ],
     max_bytes: Annotated[
         int, typer.Option("--bytes", help="Maximum bytes of the value to show; 0 for all.", min=0)
     ] = 1024,
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: its bytes as text and hex, the reason, and its replay history."""
+    """Show one dead letter.
+
+    Shows its bytes as text and hex, the reason, and its replay history.
+    """
     from headrace.dead_letters.reader import DeadLetters
     from headrace.validate.load import load
 
@@ -100,7 +109,10 @@ def dry_run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Process some dead letters with the spec, or with overrides, and show the result. Writes nothing."""
+    """Show what a replay of some dead letters would write.
+
+    Processes them with the spec, or with overrides. Writes nothing.
+    """
     from headrace.dead_letters.dry_run import dry_run
     from headrace.validate.load import load
     from headrace.validate.override import override_spec
@@ -119,7 +131,10 @@ def replay(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Process dead letters with the current spec and write their rows, exactly once. The pipeline must be stopped."""
+    """Replay dead letters into their tables, exactly once.
+
+    Processes them with the current spec. The pipeline must be stopped.
+    """
     from headrace.cli.output import sentence
     from headrace.dead_letters.replay import replay, replay_counters
     from headrace.validate.load import load
@@ -145,7 +160,10 @@ def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Permanently delete old dead letters, in whole days. Shows what will be deleted and asks for confirmation."""
+    """Permanently delete old dead letters, in whole days.
+
+    Shows what will be deleted and asks for confirmation.
+    """
     from headrace.dead_letters.reader import DeadLetters
     from headrace.dead_letters.replay import purge
     from headrace.ledger.ledger import Ledger

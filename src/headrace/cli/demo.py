@@ -12,11 +12,16 @@ from headrace.cli.options import AsJson
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(help="Directory for the demo.")] = Path("headrace-demo"),
+    folder: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Directory for the demo.")] = Path(
+        "headrace-demo"
+    ),
     records: Annotated[int, typer.Option(help="Number of events to produce.", min=100, max=10_000_000)] = 30_000,
     as_json: AsJson = False,
 ) -> None:
-    """Start a local Kafka broker, produce sample events (some invalid), and stream them into Delta tables."""
+    """Run an end-to-end demo with a local Kafka broker.
+
+    Produces sample events, some of them invalid, and streams them into Delta tables.
+    """
     from headrace.cli.output import EventOutput
     from headrace.dev.demo import Demo, demo_text
 

@@ -9,7 +9,7 @@ import typer
 
 
 def init(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Topics to read.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPICS", help="Topics to read.", show_default=False)],
     brokers: Annotated[str, typer.Option(help="Bootstrap servers as host:port, comma-separated.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Output file. Default: stdout.", dir_okay=False)
@@ -33,7 +33,10 @@ def init(
         str, typer.Option(help="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
     ] = "SCRAM-SHA-512",
 ) -> None:
-    """Generate a commented spec from a topic's records: detects the format and infers the columns."""
+    """Generate a spec from the records of topics.
+
+    Detects the format of sample records and infers the columns.
+    """
     from headrace.cli.console import say
     from headrace.cli.spec_draft import Connection, draft
     from headrace.errors import SpecError, UsageError

@@ -12,10 +12,15 @@ from headrace.cli.console import say_progress
 
 
 def kafka(
-    folder: Annotated[Path, typer.Argument(help="Data directory of the broker.")] = Path("headrace-kafka"),
+    folder: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Data directory of the broker.")] = Path(
+        "headrace-kafka"
+    ),
     port: Annotated[int, typer.Option(help="Port on the loopback interface.", min=1, max=65535)] = 9092,
 ) -> None:
-    """Run a local single-node Kafka broker for development, until stopped (Ctrl-C or SIGTERM)."""
+    """Run a local single-node Kafka broker for development.
+
+    Runs until stopped (Ctrl-C or SIGTERM).
+    """
     from headrace.cli.run import stops_on_signals
     from headrace.dev.kafka import Broker
 

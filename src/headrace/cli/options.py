@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file.", exists=True, dir_okay=False)]
-SpecFiles = Annotated[list[Path], typer.Argument(metavar="SPECS...", help="Spec files.", exists=True, dir_okay=False)]
+SpecFiles = Annotated[list[Path], typer.Argument(metavar="SPECS", help="Spec files.", exists=True, dir_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 def preview(
     spec_file: SpecFile,
     file: Annotated[
-        str | None, typer.Argument(help="File with payloads to use instead of the source, one per line; - for stdin.")
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="File with payloads to use instead of the source, one per line; - for stdin."
+        ),
     ] = None,
     records: Annotated[int, typer.Option(help="Number of records per topic.", min=1, max=10_000)] = 10,
     position: Annotated[str, typer.Option("--from", help="start, end, or an RFC 3339 timestamp.")] = "end",
-    raw: Annotated[bool, typer.Option(help="Treat the file as a single payload.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Treat the file as a single payload.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the rows and dead letters that sample records produce. Writes nothing."""

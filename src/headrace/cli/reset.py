@@ -23,9 +23,9 @@ def reset(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the state, the dead letters and optionally the tables of a pipeline, so that it starts over.
+    """Delete the state of a pipeline, so that it starts over.
 
-    Shows what will be deleted and asks for confirmation.
+    Also deletes its dead letters and, with --tables, its tables. Shows what will be deleted and asks for confirmation.
     """
     from headrace.table.reset import open_reset
     from headrace.validate.load import load

@@ -45,7 +45,10 @@ def resume(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resolve the error that stopped a pipeline, then run it again. The error message names the option to use."""
+    """Resolve the error that stopped a pipeline.
+
+    The error message names the option to use. Run the pipeline again afterwards.
+    """
     from headrace.cli.output import EventOutput
     from headrace.cli.run import stops_on_signals
     from headrace.errors import StopRequested, UsageError

@@ -31,7 +31,10 @@ def run(
     as_json: AsJson = False,
     wait: Wait = False,
 ) -> None:
-    """Stream records into tables until stopped (Ctrl-C or SIGTERM), or until --until is reached."""
+    """Stream records into tables.
+
+    Runs until stopped (Ctrl-C or SIGTERM), or until --until is reached.
+    """
     if not as_json:
         announce(until)
     with Signals() as signals:  # before the slow imports
@@ -133,7 +136,8 @@ def summary_event(result: RunResult) -> dict[str, Any]:
 
 def summary_text(event: dict[str, Any]) -> str:
     """Summary of a run as text; the last line has the totals."""
-    head = f"{event['pipeline']}: {event['batches']} batches; read {event['read']:,} = routed {event['routed']:,}"
+    batches = f"{event['batches']:,} {'batch' if event['batches'] == 1 else 'batches'}"
+    head = f"{event['pipeline']}: {batches}; read {event['read']:,} = routed {event['routed']:,}"
     head += f" + dead {event['dead']:,} + filtered {event['filtered']:,} + skipped {event['skipped']:,}"
     head += f"; {event['seconds']:,.1f} s"
     head += f", {event['records_per_second']:,} records/s" if event["records_per_second"] else ""

@@ -6,7 +6,7 @@ import typer
 
 
 def schema() -> None:
-    """Print the JSON Schema of the spec, for validation and completion in editors."""
+    """Print the JSON Schema of the spec, for use in editors."""
     from headrace.spec.json_schema import json_schema_text
 
     typer.echo(json_schema_text(), nl=False)

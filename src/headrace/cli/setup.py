@@ -16,14 +16,17 @@ def setup(
         list[str] | None,
         typer.Argument(
             help="Groups to download: spark, kafka (embedded broker), s3, s3proxy and registry (tests).",
-            metavar="GROUP…",
+            metavar="GROUPS",
         ),
     ] = None,
     warm: Annotated[
-        bool, typer.Option(help="Also create class data sharing archives, so that Java starts faster.")
+        bool, typer.Option("--warm", help="Also create class data sharing archives, so that Java starts faster.")
     ] = False,
 ) -> None:
-    """Find or download Java, download the pinned jars, and verify the checksums of those already present."""
+    """Download dependencies in advance: Java and the pinned jars.
+
+    Uses an installed Java if there is one. Verifies the checksums of jars that are already present.
+    """
     from headrace.errors import UsageError, plural
     from headrace.runtime import jars
     from headrace.runtime.java import find_java

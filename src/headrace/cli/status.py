@@ -20,7 +20,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running instance, recent batches, lag and unfinished batches."""
+    """Show the running instance, the lag and recent batches."""
     from headrace.serve.status import pipeline_status
     from headrace.validate.load import load
 
@@ -52,7 +52,8 @@ def _print(status: dict[str, Any]) -> None:
             say(f"    {count:,} in {folder}")
     if status["batches"]:
         titles = ("batch", "finished", "read", "written", "dead", "filtered", "note")
-        rows = [[row[title] for title in titles] for row in status["batches"]]
+        batches = [{**row, "finished": f"{str(row['finished'])[:19]}Z"} for row in status["batches"]]  # to the second
+        rows = [[row[title] for title in titles] for row in batches]
         print_table(titles, rows, numbers=("batch", "read", "written", "dead", "filtered"))
         for name, count in _violations(status["batches"]).items():
             say(f"  expectation violations in these batches, {name}: {count:,}")

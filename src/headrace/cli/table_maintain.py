@@ -30,8 +30,9 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Compact small files into larger ones. Concurrent appends are allowed."""
-    result = open_table(path, spec_file, direct_commit).optimize(where, _size(target_size), z_order or ())
-    print_result("optimize", path, asdict(result), as_json)
+    table = open_table(path, spec_file, direct_commit)
+    result = table.optimize(where, _size(target_size), z_order or ())
+    print_result("optimize", table.path, asdict(result), as_json)
 
 
 def vacuum(
@@ -46,9 +47,9 @@ def vacuum(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete files that no version within the retention period references.
+    """Delete files that are no longer referenced.
 
-    Shows what will be deleted and asks for confirmation.
+    Keeps the files of versions within the retention period. Shows what will be deleted and asks for confirmation.
     """
 
     table = open_table(path, spec_file, direct_commit)
@@ -67,7 +68,7 @@ def vacuum(
 def checkpoint(
     path: TablePath, spec_file: TableSpec = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
-    """Write a checkpoint of the Delta log, so that readers open fewer log files."""
+    """Write a checkpoint of the Delta log."""
     table = open_table(path, spec_file, direct_commit)
     print_result("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
 
@@ -84,7 +85,10 @@ def repair(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove missing files from the Delta log; report unreadable files and lost records."""
+    """Remove missing files from the Delta log.
+
+    Reports unreadable files and lost records.
+    """
 
     if reingest and spec_file is None:
         raise UsageError("--reingest requires the spec that wrote the rows.", hint="Specify --spec SPEC.")
@@ -116,7 +120,10 @@ def restore(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a table to an earlier version, as a new version. Shows how affected pipelines continue."""
+    """Restore a table to an earlier version.
+
+    Commits a new version, and shows how affected pipelines continue.
+    """
 
     if version is None and timestamp is None:
         raise UsageError("No version specified.", hint="Specify --version or --timestamp.")
@@ -126,10 +133,12 @@ def restore(
         typer.echo(f"{table.path}: restore version {to} (current version: {now})")
     if confirmed("Restore?", yes, as_json):
         result = asdict(table.restore(to))
-        fields = result if as_json else {key: result[key] for key in ("version", "to")}
-        print_result("restore", table.path, fields, as_json)
-        if not as_json and result["next"]:
-            typer.echo(result["next"])
+        if as_json:
+            print_result("restore", table.path, result, as_json)
+            return
+        say(f"{table.path}: restored version {to} as version {result['version']}")
+        if result["next"]:
+            say(result["next"])
 
 
 def drop(

@@ -72,6 +72,8 @@ def _plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, tuple):
+        return ", ".join(map(cell, value)) or "–"
     return "–" if value is None else cell(value)
 
 

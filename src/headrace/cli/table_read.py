@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.arguments import name_values, open_table, storage_profile
-from headrace.cli.console import emit
+from headrace.cli.console import emit, say_progress
 from headrace.cli.options import AsJson, DirectCommit, TablePath, TableSpec, Timestamp, Version
 from headrace.cli.table_output import (
     info_fields,
@@ -48,12 +48,17 @@ def list_tables(
         emit({"event": "table", "path": path}) if as_json else typer.echo(path)
     if as_json:
         emit({"event": "summary", "tables": len(paths)})
+    elif not paths:
+        say_progress(f"No Delta tables below {folder}.")
 
 
 def info(
     path: TablePath, spec_file: TableSpec = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
-    """Show the metadata of a table: version, columns, partitioning, properties, features and writer."""
+    """Show the metadata of a table.
+
+    Version, columns, partitioning, properties, features and writer.
+    """
 
     table = open_table(path, spec_file, direct_commit)
     fields = info_fields(table.metadata())
@@ -61,7 +66,10 @@ def info(
 
 
 def stats(path: TablePath, spec_file: TableSpec = None, as_json: AsJson = False) -> None:
-    """Show table statistics: bytes, files, partitions, rows, small files and deletion vectors."""
+    """Show statistics of a table.
+
+    Bytes, files, partitions, rows, small files and deletion vectors.
+    """
 
     table = open_table(path, spec_file)
     fields = statistics_fields(table.statistics())
@@ -74,7 +82,7 @@ def history(
     spec_file: TableSpec = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the history of a table, newest first, with the record counts of Headrace commits."""
+    """Show the versions of a table, newest first."""
 
     entries = open_table(path, spec_file).history(limit or None)
     if not as_json:
@@ -86,7 +94,7 @@ def history(
 
 
 def metrics(path: TablePath, spec_file: TableSpec = None, as_json: AsJson = False) -> None:
-    """Show the duration of operations on a table, from its commits."""
+    """Show the duration of operations, from the Delta log."""
 
     table = open_table(path, spec_file)
     table.resolve()  # TableNotFound
@@ -112,7 +120,7 @@ def query(
     spec_file: TableSpec = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show rows of a table, at its current or an earlier version."""
+    """Show rows of a table, at any version."""
     rows = open_table(path, spec_file).query().at(version, timestamp)
     rows = rows.with_deleted() if deleted else rows
     print_query(_refined(rows, where, select, order_by, limit), vertical, as_json)

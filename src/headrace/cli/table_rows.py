@@ -106,7 +106,6 @@ def update(
 
 def _apply(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
     """Print the plan, ask for confirmation, apply it and print the result."""
-
     if not as_json:
         at = f"at version {table.resolve()}" if table.exists() else "into a new table"
         typer.echo(f"{table.path}: {plan}, {at}")

@@ -95,7 +95,8 @@ def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
         suggestion = suggested_type(column.type)
         # Without a suggestion or hint, the type names are valid and a field name is duplicated.
         expected = ", ".join(plain_type_names()) if suggestion or error.hint else "a type with unique field names"
-        yield UnlocatedDiagnostic((*here, "type"), error.message.removesuffix("."), expected, suggestion)
+        message = error.message[0].lower() + error.message[1:].removesuffix(".")
+        yield UnlocatedDiagnostic((*here, "type"), message, expected, suggestion)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:

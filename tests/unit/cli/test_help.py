@@ -90,6 +90,14 @@ def test_the_program_and_its_groups_have_help(cli: Run):
         assert "-h, --help" in out
 
 
+@pytest.mark.parametrize("group", ["", "table", "dead-letters"])
+def test_the_summary_of_every_command_fits_the_terminal(cli: Run, group: str):
+    _, out, _ = cli(*group.split(), "-h")
+    summaries = out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert summaries
+    assert [line for line in summaries if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_the_version_is_printed(cli: Run):
     assert cli("--version") == cli("version") == (0, f"{VERSION}\n", "")
 

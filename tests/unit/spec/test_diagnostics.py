@@ -265,7 +265,7 @@ def test_a_broker_elsewhere_is_encrypted_or_meant_to_be_plain(more):
 
 # Options of the table · the key found · a word of what was seen · what was meant
 TABLE = [
-    ("columns: [{name: id, type: bigit}]", "table.columns[0].type", "Invalid type: 'bigit'", "bigint"),
+    ("columns: [{name: id, type: bigit}]", "table.columns[0].type", "invalid type: 'bigit'", "bigint"),
     ("columns: [{name: id}]", "table.columns[0].type", "required key is missing", ""),
     ("columns: [{name: id, type: int, nullabel: true}]", "table.columns[0].nullabel", "unknown key", "nullable"),
     ("columns: [{name: a, type: int}, {name: A, type: int}]", "table.columns[1].name", "duplicate column", ""),
