@@ -16,7 +16,7 @@ from headrace.plan.accounting import Counts
 from headrace.plan.branch import EVERY
 from headrace.plan.inferred_columns import InferredColumns, inferred_columns
 from headrace.plan.plan import Plan
-from headrace.plan.unknown_names import UnknownName, nowhere
+from headrace.plan.unknown_names import UnknownName, unknown_everywhere
 from headrace.source.base import open_source
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
@@ -55,7 +55,7 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
             notes.append(note)
     plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
     applied = plan.apply(envelopes)
-    unknown = nowhere(applied.unknown.items(), plan.branches, plan.shapes)
+    unknown = unknown_everywhere(applied.unknown.items(), plan.branches, plan.shapes)
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
     tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))

@@ -17,7 +17,7 @@ from headrace.pipeline.table_entry import OpenTable
 from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.explode import without_conflict
 from headrace.plan.route_schema import RouteSchema, columns_of_route, disagreement, payload_of, route_schema_of
-from headrace.plan.unknown_names import Reports, nowhere
+from headrace.plan.unknown_names import Reports, unknown_everywhere
 from headrace.spec.route_id import RouteId
 from headrace.transform.sql.constraints import constraints_of
 
@@ -83,7 +83,7 @@ class RouteSchemas:
 
     def check_names(self, reports: Reports, ledger_names: Iterable[str]) -> None:
         """UnknownColumn where the spec names a column that no table, no record and no earlier batch has."""
-        if names := nowhere(reports, self._tables.branches, self.by_route, ledger_names):
+        if names := unknown_everywhere(reports, self._tables.branches, self.by_route, ledger_names):
             raise UnknownColumn(
                 f"{self._tables.spec.pipeline}: {'; '.join(map(str, names))}.",
                 hint="Correct the name, or list it in allow_missing if it may be absent; then run again.",

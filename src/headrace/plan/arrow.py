@@ -1,4 +1,4 @@
-"""Small things done to Arrow tables, over and over."""
+"""Helpers for Arrow tables."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 
 from headrace.delta.schema import RECORD_SCHEMA
 
-_LARGE = ("key", "value", "headers")  # of an envelope
+_LARGE = ("key", "value", "headers")  # columns of a record
 
 
-def as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Exactly the columns of an envelope."""
+def as_records(given: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Table with exactly the columns of a record."""
     table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
     return table if table.schema == RECORD_SCHEMA else table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
 
 
 def values_of(envelopes: pa.Table) -> pa.BinaryArray:
-    """The values as one array."""
+    """Record values as one array."""
     return _whole(envelopes.column("value"))
 
 
@@ -30,14 +30,14 @@ def _whole(values: pa.ChunkedArray) -> pa.Array:
 
 
 def take(table: pa.Table, index: Any) -> pa.Table:
-    """The rows at `index`; the table itself when that is all of them (positions are ascending)."""
+    """Rows at ascending positions; the table itself if these are all."""
     if index is None or len(index) == len(table):
         return table
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
 
 
-def lent(envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
-    """The envelope of each row, where a record may have many: its key, value and headers are there but once."""
+def shared_records(envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+    """Record of each row; key, value and headers are dictionary-encoded, because rows share their record."""
     columns = [
         pa.DictionaryArray.from_arrays(index, _whole(envelopes[name]))
         if name in _LARGE
@@ -47,27 +47,27 @@ def lent(envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
     return pa.table(columns, envelopes.column_names)
 
 
-def without(length: int, gone: list[int]) -> pa.Int64Array | None:
-    """The positions that are left; None where all are."""
+def remaining_positions(length: int, gone: list[int]) -> pa.Int64Array | None:
+    """Remaining positions; None if these are all."""
     return pa.array(np.delete(np.arange(length), gone), pa.int64()) if gone else None
 
 
 def fill_columns(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
-    """Rows whose NULLs of one column are filled."""
+    """Fill the NULLs of a column."""
     at = rows.schema.get_field_index(name)
     item = rows.schema.field(at)
     return rows.set_column(at, item, pc.coalesce(rows[name], values.cast(item.type)))
 
 
-def with_nulls(rows: pa.Table, names: Iterable[str], count: int) -> pa.Table:
-    """Rows with more columns, of no type and no value."""
+def append_null_columns(rows: pa.Table, names: Iterable[str], count: int) -> pa.Table:
+    """Append columns of type null."""
     fields = [pa.field(name, pa.null()) for name in names]
     nulls = [pa.nulls(count)] * len(fields)
     return pa.Table.from_arrays([*rows.columns, *nulls], schema=pa.schema([*rows.schema, *fields]))
 
 
-def with_blanks(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Table, np.ndarray]:
-    """Rows and their positions with a row of NULLs at each of some more, in the order of the positions."""
+def insert_null_rows(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Table, np.ndarray]:
+    """Insert rows of NULLs at positions; returns the rows with their positions, in order."""
     empty = pa.table([pa.nulls(len(at), item.type) for item in rows.schema], schema=rows.schema)
     whole = np.concatenate([index, np.array(at, np.int64)])
     order = np.argsort(whole, kind="stable")
@@ -76,7 +76,7 @@ def with_blanks(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Ta
 
 
 def spans(owner: np.ndarray) -> list[tuple[int, tuple[int, int]]]:
-    """Start and length of each owner's stretch, where all that is one's lies together."""
+    """Start and length of each run of equal values: [5, 5, 7] gives (5, (0, 2)) and (7, (2, 1))."""
     starts = np.flatnonzero(np.diff(owner, prepend=-1))
     counts = np.diff(starts, append=len(owner))
     return [(int(owner[start]), (int(start), int(count))) for start, count in zip(starts, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""What a batch becomes, gathered from all branches: rows, letters, counts, and what was met for the first time."""
+"""Result of a batch over all branches: rows, dead letters, counts, and new routes and fields."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.decode.sizes import plain_array
 from headrace.delta.schema import DEAD_LETTERS, RESCUED
 from headrace.plan.accounting import Counts
 from headrace.plan.decode_cache import DecodeCache
-from headrace.plan.outcomes import RecordOutcomes, records
-from headrace.plan.rejects import letters_of
+from headrace.plan.outcomes import RecordOutcomes, record_numbers
+from headrace.plan.rejects import dead_letters_of
 from headrace.plan.unknown_names import UnknownName
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
@@ -29,22 +29,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a batch of envelopes becomes."""
+    """Result of a batch."""
 
-    tables: Mapping[RouteId, pa.Table]  # rows per route, each with its shape's table schema
-    letters: pa.Table  # dead letters, in the columns of their table
+    tables: Mapping[RouteId, pa.Table]  # rows by route, in the columns of their table
+    letters: pa.Table  # in the columns of the dead-letter table
     counts: Counts
-    discovered: Mapping[RouteId, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
-    assumed: frozenset[RouteId] = frozenset()  # routes whose shape is only what the spec declares
+    discovered: Mapping[RouteId, Structure] = field(default_factory=dict)  # new fields by route
+    assumed: frozenset[RouteId] = frozenset()  # routes with the declared schema, not yet confirmed
     unknown: Mapping[RouteId, frozenset[UnknownName]] = field(
         default_factory=dict
-    )  # per route that has rows: names it lacks
-    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
-    dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
+    )  # by route with rows: names that it does not have
+    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # by route: record number of each row
+    dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # record number of each dead letter
 
 
 def merge_results(parts: Iterable[BatchResult]) -> BatchResult:
-    """What became of consecutive parts of a batch, as what became of all of it."""
+    """Merge the results of consecutive parts of a batch."""
     whole, *others = parts
     for part in others:
         whole = _joined(whole, part)
@@ -52,7 +52,7 @@ def merge_results(parts: Iterable[BatchResult]) -> BatchResult:
 
 
 def _joined(one: BatchResult, two: BatchResult) -> BatchResult:
-    behind = one.counts.read  # so many records lie before those of the second
+    behind = one.counts.read  # number of records before the second part
     origins = {name: of + behind for name, of in two.origins.items()}
     return BatchResult(
         _united(one.tables, two.tables, lambda *both: pa.concat_tables(both)),
@@ -72,11 +72,11 @@ def _united(one: Mapping[RouteId, T], two: Mapping[RouteId, T], join: Callable[[
 
 
 class ResultBuilder:
-    """Everything found out about one batch so far."""
+    """Collects the result of a batch."""
 
     def __init__(self, spec: Spec, read: int, now: datetime) -> None:
         self.spec, self.now = spec, now
-        self.fates = RecordOutcomes.of(read)
+        self.record_outcomes = RecordOutcomes.of(read)
         self.shared = DecodeCache(1 + len(spec.branches))
         self.discovered: dict[RouteId, Structure] = {}
         self.assumed: set[RouteId] = set()
@@ -91,47 +91,47 @@ class ResultBuilder:
         self._rescued = 0
 
     def blank(self) -> ResultBuilder:
-        """One for the same batch with nothing in it."""
-        return ResultBuilder(self.spec, len(self.fates.row), self.now)
+        """Empty builder for the same batch."""
+        return ResultBuilder(self.spec, len(self.record_outcomes.row), self.now)
 
     def add(self, route_id: RouteId, table: pa.Table, envelopes: pa.Table) -> None:
-        """Rows of a table, and the envelope of each."""
+        """Add rows of a table with their records."""
         if not len(table):
             return
-        self.fates.have_row(envelopes)
+        self.record_outcomes.have_row(envelopes)
         self._tables.setdefault(route_id, []).append(table)
-        self._origins.setdefault(route_id, []).append(records(envelopes))
+        self._origins.setdefault(route_id, []).append(record_numbers(envelopes))
         self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
 
     def reject(self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
-        """Write letters; the envelopes they are of."""
+        """Add dead letters; returns the rejected records."""
         for reason in rejects.reason:
             self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
         rejected = envelopes.take(rejects.index)
         rejected = pa.table([plain_array(column) for column in rejected.columns], rejected.column_names)
-        self.fates.have_letter(rejected)
-        self._dead.append(records(rejected))
-        self._letters.append(letters_of(self.spec, rejected, rejects, step, table, self.now))
+        self.record_outcomes.have_letter(rejected)
+        self._dead.append(record_numbers(rejected))
+        self._letters.append(dead_letters_of(self.spec, rejected, rejects, step, table, self.now))
         return rejected
 
     def ignore(self, uri: str, fields: Mapping[str, int]) -> None:
-        """New fields that the contract lets be."""
+        """Count ignored new fields."""
         _count(self._ignored, uri, fields)
 
     def miss(self, uri: str, expectations: Mapping[str, int]) -> None:
-        """Expectations that rows do not fulfil."""
+        """Count violations of expectations."""
         _count(self._violations, uri, expectations)
 
     def applied(self, letter_columns: DeadLetterColumns, value_bytes: int) -> BatchResult:
-        """The whole of it."""
+        """Build the result."""
         letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
-        fates = self.fates
+        record_outcomes = self.record_outcomes
         counts = Counts(
-            read=len(fates.row),
-            routed=fates.routed,
-            dead=fates.dead,
-            filtered=fates.left_out,
-            skipped=fates.skipped,
+            read=len(record_outcomes.row),
+            routed=record_outcomes.routed,
+            dead=record_outcomes.dead,
+            filtered=record_outcomes.left_out,
+            skipped=record_outcomes.skipped,
             value_bytes=value_bytes,
             reasons=self._reasons,
             ignored=self._ignored,

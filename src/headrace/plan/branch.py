@@ -1,4 +1,4 @@
-"""One way of records to their tables, compiled: how they are read, changed and routed, and the shapes they fit."""
+"""Compiled branch: decoders, transform, routing and route schemas."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.spec.route_id import RouteId
 from headrace.transform.from_spec import transform_steps
 from headrace.transform.steps import Transform
 
-EVERY = "*"  # the one payload of a branch whose SQL route picks the table after the decode
+EVERY = "*"  # pseudo-route of branches with an SQL route, which is evaluated after decoding
 
 
 class CompiledBranch:
-    """A spec with one `table`: the pipeline's own way, or one of those it has `also`."""
+    """Main branch of a pipeline, or one of its `branches`."""
 
     def __init__(
         self,
@@ -49,45 +49,47 @@ class CompiledBranch:
         )
         self.transform = Transform(transform_steps(spec), self.limits.repeated_bytes)
         self.routing = spec.routing()
-        self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
+        self.many = spec.decode.options.many or spec.explode is not None  # whether a record can have several rows
         self.lends = self.transform.lends()
         self.shapes: dict[str, RouteSchema | None] = dict(shapes or {})
-        self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
-        self.strange: dict[str, set[exploding.Way]] = {}  # by route: what its records have beside what is exploded
-        self.assumed: set[str] = set()  # routes whose shape is only what the spec declares, and nobody's answer yet
+        self.apart: set[Hashable] = set()  # groups of routes that cannot be decoded together
+        self.strange: dict[
+            str, set[exploding.FieldPath]
+        ] = {}  # by route: fields of records that are neither kept nor exploded
+        self.assumed: set[str] = set()  # routes with the declared schema, not yet confirmed by the driver
         self._assumes = assumes and spec.explode is None
         self._existing = dict(existing or {})
         self._learned: dict[str, Structure] = {}
         self._decoders: dict[tuple[Hashable, int], Decoder] = {}
-        self._added: Counter[str] = Counter()  # by route: columns that the batch at hand has brought
+        self._added: Counter[str] = Counter()  # by route: columns added by the current batch
 
     def route_id(self, route: str) -> RouteId:
-        """The identity of one of the branch's routes."""
+        """Identity of a route of the branch."""
         return RouteId(self.name, route)
 
     @property
     def unrouted(self) -> str | None:
-        """What a letter calls the table of a record that has no route yet: nothing, or its branch's pattern."""
+        """Table of dead letters without a route: None, or the path template of the branch."""
         return self.spec.table.path if self.name else None
 
     def rules(self, route: str) -> TableSpec:
-        """The table options of a route."""
+        """Table options of a route."""
         return self.spec.table_for(RouteId("", "" if route == EVERY else route))
 
     def uri(self, route: str) -> str:
-        """The table of a route."""
+        """Table path of a route."""
         return self.spec.uri_of(RouteId("", "" if route == EVERY else route))
 
     def new_field(self, route: str, shape: RouteSchema) -> NewField:
-        """What the contract says to new fields; to a table that has no columns yet none of them is new."""
+        """Action for new fields; `evolve` for a table without columns."""
         return self.rules(route).contract.new_field if knows_fields(shape.payload, self.explode) else "evolve"
 
     def shape_of(self, route: str, **known: Any) -> RouteSchema:
-        """The shape of a route's table, from what is known of it."""
+        """Schema of a route from the spec, the table and inferred columns."""
         return self.bounded(route_schema_of(self.uri(route), self.rules(route), self.transform, self.explode, **known))
 
     def bounded(self, shape: RouteSchema, added: int = 0) -> RouteSchema:
-        """The shape with the room that is left in a batch which has added so many columns."""
+        """Schema with the number of columns that the batch can still add."""
         return replace(shape, room=self._room_beside(shape.table, added))
 
     def _room_beside(self, columns: Iterable[pa.Field], added: int = 0) -> int:
@@ -97,9 +99,9 @@ class CompiledBranch:
     def admitted(
         self, route: str, shape: RouteSchema | None, existing: pa.Schema | None, structure: Structure
     ) -> tuple[Structure, int]:
-        """What of the new fields becomes columns, and how many; if some do not, all that the batch may add.
+        """New fields that become columns, and their number; the maximum if some fields exceed the limits.
 
-        The records with the others are dead letters when the batch is read again.
+        Records with the other fields become dead letters when the batch is decoded again.
         """
         if not structure:
             return structure, 0
@@ -109,20 +111,20 @@ class CompiledBranch:
             room = ColumnBudget(self._room_beside(existing or ()))
         else:
             payload, room = shape.payload, ColumnBudget(shape.room)
-        known = payload if self.explode is None else exploding.admitting(self.explode, payload)
+        known = payload if self.explode is None else exploding.countable_payload(self.explode, payload)
         before = room.left
         part = admitted(by_key(known), structure, room)
         return part, before - room.left if room.enough else self.spec.limits.new_columns
 
     def begin(self) -> None:
-        """A new batch: it may add columns again."""
+        """Start a batch: reset the number of added columns."""
         for route in self._added:
             if (shape := self.shapes.get(route)) is not None:
                 self.shapes[route] = self.bounded(shape)
         self._added.clear()
 
     def assume(self, route: str) -> None:
-        """Take a new route's table for one that is yet to be made, if the spec says all about it."""
+        """Assume that the table of a new route does not exist, if the spec declares its columns."""
         if not self._assumes or route in self.shapes or len(self.shapes) >= self.spec.limits.tables:
             return
         rules = self.rules(route)
@@ -133,30 +135,30 @@ class CompiledBranch:
     def decoder(
         self, name: Hashable, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None
     ) -> Decoder:
-        """One decoder per route or way, kept."""
+        """Cached decoder of a route or group of routes."""
         key = (name, self._room(shape))
         if key not in self._decoders:
             self._decoders[key] = self.fresh_decoder(payload, new_field, shape)
         return self._decoders[key]
 
     def fresh_decoder(self, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None) -> Decoder:
-        """A decoder of the spec's format for a payload."""
+        """New decoder for a payload."""
         options = self.spec.decode.options
         limits = replace(self.limits, new_columns=self._room(shape))
         return decoder(self.spec.format, payload, new_field=new_field, limits=limits, options=options)
 
     def _room(self, shape: RouteSchema | None) -> int:
-        """New columns that one record may bring; where it is exploded, most of its fields are not the table's."""
+        """Maximum new columns per record; unlimited for exploded records, whose fields are mostly not columns."""
         if self.explode is not None:
             return 2**31
         return self._room_beside(()) if shape is None else shape.room
 
     def learned(self, route: str) -> Structure:
-        """What records have shown of a route."""
+        """Inferred schema of a route."""
         return self._learned.get(EVERY) or self._learned.get(route, {})
 
     def learn(self, discovered: Mapping[str, Structure]) -> None:
-        """Take up what records have shown; tables of an SQL route have their columns in common."""
+        """Merge inferred schemas; tables of an SQL route share their columns."""
         for route, seen in discovered.items():
             structure, columns = self.admitted(route, self.shapes.get(route), self._existing.get(route), seen)
             self._added[route] += columns

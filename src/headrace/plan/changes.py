@@ -1,4 +1,4 @@
-"""Rows become changes where the table merges: put, delete or truncate, at a key, in an order; or letters."""
+"""Convert rows to changes of a merged table: put, delete or truncate by key; or reject them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
 def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
-    """Changes in the columns of staged files, the positions they are of, and who is rejected.
+    """Changes in the columns of staged files, their positions, and rejects.
 
-    A record that gives a row another key has two: the delete of the one that was, and the put of the one that is.
+    A record that changes the key of a row becomes two changes: a delete of the old key and a put of the new one.
     """
     wanted = staged_schema(shape.table, merge.keys)
     ops, rejects = _operations(rows, envelopes, shape, merge, now)
@@ -50,13 +50,13 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: 
 def deletes_by_key(
     envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
-    """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
+    """Deletes by record key; records whose key cannot be decoded are rejected."""
     wanted = staged_schema(shape.table, merge.keys)
     keys, index, rejects = keys_of_rows(envelopes["key"], shape, merge, how)
     return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
 
 
-# ---- what is to happen ----
+# ---- operations ----
 
 
 def _operations(
@@ -72,7 +72,7 @@ def _operations(
 
 
 def _truncates(ops: np.ndarray) -> Rejects:
-    """A truncate says of no row when it ended: a history cannot keep that."""
+    """Reject truncates for SCD2: they have no sequence value."""
     rejects = Rejects()
     said = "a truncate, which mode: scd2 does not support"
     rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, said)
@@ -82,7 +82,7 @@ def _truncates(ops: np.ndarray) -> Rejects:
 def _holding(
     text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: RouteSchema
 ) -> tuple[np.ndarray, Rejects]:
-    """The rows for which a predicate is true, and those for which it fails; what no record has sent yet is NULL."""
+    """Rows for which a predicate is true, and rejects where it fails; missing columns are NULL."""
     check = _compiled(text)
     named = {name.lower() for name in check.inputs()}
     known = {name.lower() for name in (*rows.column_names, *ENVELOPE_NAMES)}
@@ -102,11 +102,11 @@ def _compiled(text: str) -> Transform:
     return Transform([WhereStep(text)])
 
 
-# ---- what is needed for it ----
+# ---- checks ----
 
 
 def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema, merge: MergeSpec) -> Rejects:
-    """Keys and sequences that are NULL; and columns of a put that must not be."""
+    """Reject NULL keys and sequence values, and NULLs in required columns of puts."""
     rejects, ops = Rejects(), ops[at]
     keyed, puts = ops != TRUNCATE, ops == PUT
     for name in merge.keys:
@@ -125,7 +125,7 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema,
 def _broken(
     table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: RouteSchema
 ) -> Rejects:
-    """Puts that break a constraint of the table."""
+    """Puts that violate a constraint of the table."""
     if not shape.constraints:
         return Rejects()
     puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
@@ -138,14 +138,14 @@ def _nulls(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _with_change(table: pa.Table, envelopes: pa.Table, ops: np.ndarray, rows: np.ndarray) -> pa.Table:
-    """The columns of a staged file: what is to happen, and where the record was, before the row itself."""
+    """Prepend the change column: operation, record position and row number."""
     place = source_of(envelopes)
     parts = [pa.array(ops, pa.string()), *place.flatten(), pa.array(rows, pa.int64())]
     return table.add_column(0, CHANGE, pa.StructArray.from_arrays(parts, fields=list(CHANGE.type)))
 
 
 def _only_keys(keys: pa.Table, envelopes: pa.Table, wanted: pa.Schema, rows: np.ndarray) -> pa.Table:
-    """Deletes that know nothing but their keys, and perhaps when."""
+    """Deletes with keys, and optionally a sequence value; other columns are NULL."""
     schema = pa.schema(list(wanted)[1:])
     made = [
         keys[item.name].cast(item.type) if item.name in keys.column_names else _silent(item, envelopes)
@@ -162,7 +162,7 @@ def _silent(item: pa.Field, envelopes: pa.Table) -> pa.Array:
 def _moved(
     rows: pa.Table, envelopes: pa.Table, made: pa.Table, at: np.ndarray, shape: RouteSchema, merge: MergeSpec
 ) -> tuple[pa.Table, np.ndarray]:
-    """Deletes at the keys that rows had before, where an event says that they have others now."""
+    """Deletes of old keys, for change events that changed the key of a row."""
     none = made.slice(0, 0), np.array([], np.int64)
     if "_before" not in merge.aside or "_before" not in rows.column_names or not shape.origins:
         return none
@@ -177,7 +177,7 @@ def _moved(
     other = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
     there = there[other]
     known, whence = old.filter(pa.array(other)), at[there]
-    if merge.sequence_by:  # as old as the change itself: what comes late or twice must not be ended or brought back
+    if merge.sequence_by:  # of the change itself, so that late changes are ordered correctly
         known = known.append_column(merge.sequence_by, made[merge.sequence_by].take(pa.array(there)))
     return _only_keys(known, envelopes.take(pa.array(whence)), made.schema, there), whence
 

@@ -1,4 +1,4 @@
-"""The last check before staging: rows become exactly the table's columns, or letters."""
+"""Conform rows to the columns of the table, or reject them; last check before staging."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.transform.sql.constraints import violations
 
 
 def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
-    """Rows with the table's schema, the positions kept (None: all), and why the others were not."""
+    """Rows in the schema of the table, their positions (None: all), and rejects."""
     columns: list[pa.ChunkedArray | pa.Array] = []
     rejects = Rejects([], [], [])
     derived = {each.column: each for each in shape.derived}
@@ -41,7 +41,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Tab
         rejects.add_all(range(len(envelopes)), Reason.MISSING, "no columns known yet")
     keep = None
     if rejects.index:
-        rejects = rejects.firsts().in_order()  # one letter a record: the first misfit, in column order, speaks
+        rejects = rejects.firsts().in_order()  # one dead letter per record: the first error in column order
         keep = _kept(len(envelopes), rejects.index)
         columns = [column.take(keep) for column in columns]
     fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
@@ -50,7 +50,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Tab
 
 
 def broken(table: pa.Table, envelopes: pa.Table, shape: RouteSchema, at: np.ndarray) -> Rejects:
-    """The rows that break a constraint of the table; `at` says where each was."""
+    """Rejects of rows that violate a constraint of the table; `at` has their positions."""
     rejects = Rejects([], [], [])
     for detail, rows in violations(shape.constraints, table, envelopes):
         rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
@@ -60,7 +60,7 @@ def broken(table: pa.Table, envelopes: pa.Table, shape: RouteSchema, at: np.ndar
 def _constrained(
     table: pa.Table, envelopes: pa.Table, shape: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
 ) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
-    """Without the rows that break a constraint of the table."""
+    """Remove rows that violate a constraint of the table."""
     at = np.arange(len(table)) if keep is None else keep.to_numpy()
     found = broken(table, envelopes if keep is None else envelopes.take(keep), shape, at)
     if not found.index:
@@ -70,7 +70,7 @@ def _constrained(
 
 
 def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
-    absent = rows.schema.get_field_index(item.name) < 0  # a list of all names for each column would cost their square
+    absent = rows.schema.get_field_index(item.name) < 0  # column_names would be quadratic in the number of columns
     if item.name == SOURCE.name and absent and same_type(item.type, SOURCE.type):
         return source_of(envelopes)
     if item.name == METADATA.name and same_type(item.type, METADATA.type):
@@ -85,14 +85,14 @@ def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Reject
 
 
 def _origin(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
-    """What a partition column is made from; that it does not fit is said where it stands itself."""
+    """Source column of a derived partition column; its own rejects are reported elsewhere."""
     if by.origin == RECORD_TIME and by.origin not in shape.table.names:
         return envelopes["timestamp"]
     return _column(rows, envelopes, shape.table.field(by.origin), Rejects([], [], []))
 
 
 def source_of(envelopes: pa.Table) -> pa.StructArray:
-    """The `_source` column: where each row came from."""
+    """`_source` column: position of the record of each row."""
     parts = [_flat(envelopes.column(name)) for name in ("topic", "partition", "offset", "timestamp")]
     return pa.StructArray.from_arrays(parts, fields=list(SOURCE.type))
 
@@ -104,7 +104,7 @@ def _flat(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _converted(column: pa.ChunkedArray, item: pa.Field, rejects: Rejects) -> pa.Array:
-    """A number in another number's type; what does not come back unchanged does not fit."""
+    """Convert numbers; values that do not survive the round trip are rejected."""
     kind = _sql(item.type)
     there = f"TRY_CAST(v AS {kind})"
     back = f"TRY_CAST({there} AS {_sql(column.type)})"
@@ -134,7 +134,7 @@ def _check_nulls(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Re
 
 
 def _requires(item: pa.Field) -> bool:
-    """Whether a value is required here or anywhere below."""
+    """Whether the field, or a nested one, is required."""
     return not item.nullable or any(_requires(inner) for inner in _inner(item.type))
 
 
@@ -147,7 +147,7 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The rows in which a required value is absent, at every depth; what is absent as a whole has no inside."""
+    """Rows in which a required value is NULL, at any depth; fields of NULL structs are not checked."""
     if values.null_count:
         there = values.is_valid()
         mask = there.to_numpy(zero_copy_only=False)
@@ -187,7 +187,7 @@ def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray |
 
 
 def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
-    """The values in the field's type; inside of what is absent, required ones are empty: Parquet has no NULL there."""
+    """Cast values; required fields inside NULL structs get default values, because Parquet cannot store NULL there."""
     kind, gaps = item.type, values.is_null() if item.nullable and values.null_count else None
     if pa.types.is_struct(kind):
         parts = [_solid(values.field(at), inner) for at, inner in enumerate(kind)]
@@ -203,7 +203,7 @@ def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
 
 
 def _empty(kind: pa.DataType) -> pa.Scalar:
-    """What Arrow itself puts below an absent struct."""
+    """Default value that Arrow uses inside a NULL struct."""
     return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
 
 

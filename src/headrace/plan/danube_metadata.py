@@ -1,4 +1,4 @@
-"""The column `_danube_metadata`: where a row came from, as JSON text, under the names the Danube sink gives it."""
+"""Column `_danube_metadata`: position of the record as JSON text, with the names of the Danube sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ISO = "%Y-%m-%dT%H:%M:%S"
 
 
 def metadata_of(envelopes: pa.Table) -> pa.StringArray:
-    """One object per envelope; both timestamps are the record's own, and so is the partition."""
+    """JSON object per record, with its timestamp and partition."""
     moments = envelopes["timestamp"].combine_chunks().cast(pa.timestamp("ms", "UTC"), safe=False)
     parts = [
         '{"topic":',
@@ -37,7 +37,7 @@ def _text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _iso(moments: pa.TimestampArray) -> pa.Array:
-    """The time as text, NULL where it is no time of the years 1 to 9999."""
+    """Timestamp as text; NULL outside the years 1 to 9999."""
     counts = moments.cast(pa.int64())
     told = pc.and_(pc.greater_equal(counts, _FIRST), pc.less_equal(counts, _LAST))
     moments = pc.if_else(told, moments, pa.scalar(None, moments.type))
@@ -45,7 +45,7 @@ def _iso(moments: pa.TimestampArray) -> pa.Array:
 
 
 def _quoted(topics: pa.ChunkedArray) -> pa.Array:
-    """Topics as JSON texts; there are few."""
+    """Topic names as JSON strings; each distinct one is encoded once."""
     few = topics.combine_chunks().dictionary_encode()
     texts = pa.array([json.dumps(topic, ensure_ascii=False) for topic in few.dictionary.to_pylist()], pa.string())
     return texts.take(few.indices)

@@ -1,4 +1,4 @@
-"""What one branch has decoded another need not decode again, where both read the same fields in the same types."""
+"""Cache of decoded records, shared by branches that read the same fields with the same types."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.spec.explode import Explode
 
 
 class DecodeCache:
-    """The values of one batch, as branches have decoded them so far."""
+    """Decoded records of one batch."""
 
     def __init__(self, branches: int) -> None:
         self._wanted = branches > 1
         self._made: list[tuple[pa.Table, pa.Schema, Decoded]] = []
 
     def keep(self, envelopes: pa.Table, payload: pa.Schema, found: Decoded) -> None:
-        """Remember what came of a decode."""
+        """Store a result."""
         if self._wanted and found.unknown is None:
             self._made.append((envelopes, payload, found))
 
     def find(self, envelopes: pa.Table, payload: pa.Schema, explode: Explode | None) -> Decoded | None:
-        """The same records in the columns of this payload; its rejects are another's, and to be looked at again."""
+        """Cached result in the columns of this payload; its rejects must be decoded again."""
         for whole, known, found in self._made:
             if whole is envelopes and _covers(known, payload, explode) and not _misses(found, explode):
                 return replace(found, rows=_in_columns(found.rows, known, payload), ignored={})
@@ -35,7 +35,7 @@ class DecodeCache:
 
 
 def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
-    """Whether one who reads `known` misses nothing of what the payload asks, and sees no more than it may."""
+    """Whether a result with the payload `known` contains exactly the fields of the requested payload."""
     have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
     if not want or any(item.rescue for item in payload_fields((*known, *payload))):
         return False
@@ -45,7 +45,7 @@ def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bo
 
 
 def _misses(found: Decoded, explode: Explode | None) -> bool:
-    """Whether fields were passed over that the payload's own contract would have to judge."""
+    """Whether ignored fields are subject to the contract of the requested payload."""
     if explode is None or UNTOLD in found.ignored:
         return bool(found.ignored)
     return bool(own_names(explode, found.ignored))
@@ -65,8 +65,8 @@ def _in_columns(rows: pa.Table, known: pa.Schema, payload: pa.Schema) -> pa.Tabl
     return pa.Table.from_arrays([rows[have[path].name] for path in want], schema=pa.schema(list(want.values())))
 
 
-def completed(lent: Decoded, rest: Decoded) -> Decoded:
-    """What another has decoded, with one's own answer for the records that were rejected there."""
+def merge_cached(lent: Decoded, rest: Decoded) -> Decoded:
+    """Merge a cached result with the result of decoding its rejects again."""
     at = np.array(lent.rejects.index, np.int64)
     index = np.concatenate([lent.index.to_numpy(), at[rest.index.to_numpy()]])
     order = np.argsort(index, kind="stable")

@@ -1,4 +1,4 @@
-"""Expectations: named predicates over transformed rows, and what becomes of the rows that do not fulfil them."""
+"""Expectations: named predicates over transformed rows, and the actions for violations."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from headrace.transform.steps import Transform, WhereStep
 
 @dataclass
 class ExpectationResult:
-    """What expectations make of rows: which stay, which are letters, and how many broke each."""
+    """Remaining rows, rejects, and violations by expectation."""
 
-    keep: np.ndarray  # of bool
+    keep: np.ndarray  # boolean mask
     rejects: Rejects = field(default_factory=Rejects)
     violations: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped(self) -> np.ndarray:
-        """Rows that neither stay nor are letters."""
+        """Rows that are filtered."""
         return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.index)
 
 
 def apply_expectations(
     expectations: Sequence[Expectation], rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str
 ) -> ExpectationResult:
-    """Every expectation looks at every row; the first in the list that takes a row away says how."""
+    """Evaluate all expectations; the first violated one with an action other than `warn` applies to a row."""
     made = ExpectationResult(np.ones(len(rows), bool))
     for each in expectations:
         at = _violations(each, rows, envelopes, now, uri)
@@ -52,7 +52,7 @@ def apply_expectations(
 
 
 def _violations(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str) -> np.ndarray:
-    """The rows for which the predicate is false, or fails; NULL passes, as it does in a CHECK."""
+    """Rows for which the predicate is false or fails; NULL passes, as in a CHECK constraint."""
     check = _compiled(each.expect)
     try:
         seen = check.apply(_read(check, rows), envelopes, now)
@@ -68,7 +68,7 @@ def _compiled(text: str) -> Transform:
 
 
 def _read(check: Transform, rows: pa.Table) -> pa.Table:
-    """Just the columns it reads; one at least, or Arrow would not know how many rows there are."""
+    """Columns that the predicate reads; at least one, because Arrow tables without columns have no row count."""
     wanted = {name.lower() for name in check.inputs()}
     names = [name for name in rows.column_names if name.lower() in wanted]
     return rows.select(names or rows.column_names[:1])

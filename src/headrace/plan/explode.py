@@ -1,7 +1,7 @@
-"""Explode: the elements of a record's list become rows. What that asks of columns, and the step itself.
+"""Explode arrays: payload schemas for tables of elements, and the explode step.
 
-A table of elements can be read backwards: a column that is kept is a field of the record, one with the list's name is
-the element itself, and all others are fields of the element. So what such a table has tells what its records hold.
+The payload follows from the columns: a kept column is a field of the record, a column with the name of the array is
+the element itself, and all others are fields of the element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.explode import Explode
 
-Way = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 _NOTHING = r"^\s*(null|\[\s*\])\s*$"
 
@@ -30,8 +30,8 @@ _NOTHING = r"^\s*(null|\[\s*\])\s*$"
 # ---- columns ----
 
 
-def rolled(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
-    """A table's columns as fields of its records: those kept, and the list."""
+def record_fields(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
+    """Payload fields of the columns of a table: the kept fields and the array."""
     columns = [item for item in columns if item.name != explode.position]
     kept = [_at(item, explode.keep[item.name]) for item in columns if item.name in explode.keep]
     own = [item for item in columns if item.name not in explode.keep]
@@ -49,8 +49,8 @@ def rolled(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
     ]
 
 
-def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
-    """The columns of rows: what is kept of the record, the position, what an element has, and maybe the record."""
+def exploded_columns(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
+    """Columns of exploded rows: kept fields, position, fields of the element, and optionally the record."""
     payload = list(payload)
     kept = [item for item in payload if _is_kept(explode, item)]
     lists = [item for item in payload if item.name == explode.column and pa.types.is_list(item.type)]
@@ -66,7 +66,7 @@ def _is_kept(explode: Explode, item: pa.Field) -> bool:
 
 
 def with_rescued(explode: Explode, payload: pa.Schema) -> pa.Schema:
-    """The payload with a column for what is rescued of each element: a text for each, NULL where there is none."""
+    """Payload with a column for the rescued fields of each element, as JSON text or NULL."""
     if not knows_elements(explode, payload):
         return payload
     texts = pa.list_(pa.string())
@@ -75,9 +75,9 @@ def with_rescued(explode: Explode, payload: pa.Schema) -> pa.Schema:
 
 
 def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
-    """The record of a row, for expressions over the message: an index of records, so that each is there but once."""
+    """Record of each row for JMESPath; dictionary-encoded, because rows share their record."""
     fields = [item for item in payload if item.name != explode.column or pa.types.is_list(item.type)]
-    # Arrow counts no structs without a field.
+    # Arrow structs without a field have no length.
     kind = pa.struct(fields or [pa.field("a record", pa.null())])
     return PayloadField("the record", pa.dictionary(pa.int64(), kind), record=True).to_arrow()
 
@@ -105,34 +105,34 @@ def _twice(explode: Explode, name: str) -> UsageError:
 
 
 def column_names(explode: Explode | None, item: pa.Field) -> list[str]:
-    """The columns that a field of the payload becomes."""
+    """Columns of a payload field."""
     if explode is None or item.name != explode.column or not pa.types.is_list(item.type):
         return [item.name]
     return [each.name for each in _of_element(item)]
 
 
 def knows_elements(explode: Explode, payload: pa.Schema) -> bool:
-    """Whether the payload says what an element is."""
+    """Whether the payload has the element type."""
     return explode.column in payload.names and pa.types.is_list(payload.field(explode.column).type)
 
 
 def grow_elements(explode: Explode, payload: pa.Schema, learned: Structure) -> pa.Schema:
-    """The payload with the fields that `learned`, a structure by column, adds to it."""
+    """Payload with the inferred fields, by column, added."""
     more = evolve(by_column(explode, payload), learned)
     if knows_elements(explode, more):
         element = more.field(explode.column).type.value_type
         if pa.types.is_struct(element) and element.get_field_index(explode.column) >= 0:
-            raise _twice(explode, explode.column)  # read backwards, the column would be the element itself
+            raise _twice(explode, explode.column)  # the column would be taken for the element itself
     return pa.schema([_at(item, explode.keep[item.name]) if item.name in explode.keep else item for item in more])
 
 
 def by_column(explode: Explode, payload: pa.Schema) -> pa.Schema:
-    """The payload with every field under its column's name, wherever it is read from."""
+    """Payload with each field at the name of its column instead of its path."""
     return pa.schema([_at(item, item.name) if item.name in explode.keep else item for item in payload])
 
 
-def admitting(explode: Explode, payload: pa.Schema) -> pa.Schema:
-    """The payload as new fields are counted: those of an element are columns, the list itself is none."""
+def countable_payload(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """Payload for counting new columns: fields of elements are columns, the array is not."""
     columns = by_column(explode, payload)
     if explode.column in columns.names:
         return columns
@@ -140,24 +140,24 @@ def admitting(explode: Explode, payload: pa.Schema) -> pa.Schema:
 
 
 def added_columns(explode: Explode, payload: pa.Schema, learned: Structure) -> bool:
-    """Whether a structure by column has something that the payload does not read."""
+    """Whether an inferred schema adds columns to the payload."""
     read = pa.schema([item for item in payload if not payload_field(item).skipped])
     try:
         return not grow_elements(explode, read, learned).equals(read)
     except UsageError:
-        return True  # it does, and whoever adds it will say why that cannot be
+        return True  # adding the columns will raise the same error
 
 
 def _at(item: pa.Field, path: str) -> pa.Field:
-    """A field that is read from a path."""
+    """Field that is read from a path."""
     return replace(payload_field(item), path="" if path == item.name else path).to_arrow()
 
 
-# ---- what records show ----
+# ---- inferred schemas ----
 
 
 def show_elements(explode: Explode, structure: Structure | None) -> Structure | None:
-    """What a structure tells of the columns, by their names; None when that is nothing."""
+    """Inferred schema of the columns; None if it has none."""
     if not structure:
         return None
     found = {name: part for name, path in explode.keep.items() if (part := _dug(structure, path.split(".")))}
@@ -168,7 +168,7 @@ def show_elements(explode: Explode, structure: Structure | None) -> Structure | 
 
 
 def without_conflict(explode: Explode, learned: Structure) -> Structure:
-    """What was learned, but for elements that were seen to be of several types: others may be of one."""
+    """Inferred schema without elements of conflicting types: later records may have one type."""
     fields = learned.get("fields", {})
     if explode.column not in fields or arrow_type(fields[explode.column]) is not None:
         return learned
@@ -182,13 +182,13 @@ def _dug(structure: Structure, path: Iterable[str]) -> Structure | None:
     return here if here and here.get("type", "null") != "null" else None
 
 
-def strange(explode: Explode, structure: Structure | None) -> set[Way]:
-    """The ways to what is in the record and none of the table's business."""
+def other_fields(explode: Explode, structure: Structure | None) -> set[FieldPath]:
+    """Paths of record fields that are neither kept nor exploded."""
     kept = {tuple(path.split(".")) for path in explode.keep.values()}
     return set(_strange(structure or {}, (), {(explode.column,), *kept}))
 
 
-def _strange(structure: Structure, here: Way, own: set[Way]) -> Iterator[Way]:
+def _strange(structure: Structure, here: FieldPath, own: set[FieldPath]) -> Iterator[FieldPath]:
     for key, item in structure.get("fields", {}).items():
         way = (*here, key)
         if way in own:
@@ -199,8 +199,8 @@ def _strange(structure: Structure, here: Way, own: set[Way]) -> Iterator[Way]:
             yield way
 
 
-def passed_over(explode: Explode, names: Iterable[str]) -> set[Way]:
-    """The ways to fields that are none of the table's business, out of their dotted names."""
+def ignored_paths(explode: Explode, names: Iterable[str]) -> set[FieldPath]:
+    """Paths of ignored fields that are neither kept nor exploded, from their dotted names."""
     own = {(explode.column,), *(tuple(path.split(".")) for path in explode.keep.values())}
     above = {way[:depth] for way in own for depth in range(len(way))}
     ways = {tuple(name.split(".")) for name in names}
@@ -208,48 +208,48 @@ def passed_over(explode: Explode, names: Iterable[str]) -> set[Way]:
 
 
 def own_names(explode: Explode, names: Mapping[str, int]) -> dict[str, int]:
-    """Of dotted names those inside of what the table keeps or explodes."""
+    """Dotted names inside kept fields or the exploded array."""
     roots = tuple(f"{path}." for path in (explode.column, *explode.keep.values()))
     return {name: count for name, count in names.items() if name.startswith(roots)}
 
 
-def knowing(payload: pa.Schema, ways: Iterable[Way]) -> pa.Schema:
-    """A payload that knows of more fields than it reads; none that differs from another only in case."""
+def with_skipped_fields(payload: pa.Schema, ways: Iterable[FieldPath]) -> pa.Schema:
+    """Payload with additional skipped fields; names that differ only in case are omitted."""
     met = {".".join(item.keys).lower() for item in payload_fields(payload)}
     more = []
     for path in sorted(".".join(way) for way in ways):
         if path.lower() not in met:
             met.add(path.lower())
-            # No column has a name with a blank.
+            # Column names have no blank.
             more.append(PayloadField(f"beside {path}", pa.string(), path=path, skipped=True).to_arrow())
     return pa.schema([*payload, *more])
 
 
 def only_elements(explode: Explode, payload: pa.Schema) -> pa.Schema:
-    """The payload for a contract without new fields: those beside the list are not the table's."""
+    """Payload for contracts that reject new fields: only fields of elements count as new."""
     if explode.column not in payload.names:
         return payload
     at = payload.get_field_index(explode.column)
     return payload.set(at, replace(payload_field(payload.field(at)), exploded=True).to_arrow())
 
 
-def explain_explode(explode: Explode, payload: pa.Schema) -> pa.Schema:
-    """A payload that reads the list as JSON text while nobody knows its elements."""
+def with_array_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """Payload that reads the array as JSON text if the element type is unknown."""
     if explode.column in payload.names:
         return payload
     return payload.append(json_field(explode.column))
 
 
-# ---- the step ----
+# ---- explode step ----
 
 
-def exploded(
+def explode_records(
     explode: Explode, found: Decoded, limits: DecodeLimits, lent: np.ndarray, *, record: bool = False
 ) -> tuple[Decoded, np.ndarray]:
-    """Decoded records as decoded elements, and the positions of the records that have none.
+    """Explode decoded records into rows; returns the rows and the positions of records without rows.
 
-    `lent`: bytes that each row takes from beside the value, by the position of its record.
-    `record`: the rows have their record with them.
+    `lent`: bytes per row that are copied from the key and headers, by position of the record.
+    `record`: add the record column.
     """
     found = _light(explode, _narrow(explode, _told(explode, found), limits.rows), limits.repeated_bytes, lent)
     index, lists = found.index.to_numpy(), _lists(explode, found.rows)
@@ -263,10 +263,10 @@ def exploded(
         columns[kept.index(RESCUED.name)] = _joined(columns[kept.index(RESCUED.name)], texts)
     columns += [pa.array(nth, pa.int64(), mask=blank)] if explode.position else []
     columns += _elements(lists, parents, nth, blank) if lists is not None else []
-    schema = flat(explode, found.rows.schema, record=record)
+    schema = exploded_columns(explode, found.rows.schema, record=record)
     columns += [_records(found.rows, schema.field(-1).type, parents)] if record else []
     rows = pa.Table.from_arrays(columns, schema=schema)
-    empty = np.unique(index[np.bincount(index, shown)[index] == 0])  # few, unlike all of `index[parents]`
+    empty = np.unique(index[np.bincount(index, shown)[index] == 0])  # smaller than `index[parents]`
     return replace(found, rows=rows, index=pa.array(index[parents])), empty
 
 
@@ -275,14 +275,14 @@ def _kept(explode: Explode, rows: pa.Table) -> list[str]:
 
 
 def _shown(explode: Explode, found: Decoded) -> tuple[np.ndarray, np.ndarray]:
-    """How many elements each list has, and how many rows it makes."""
+    """Number of elements and number of rows of each array."""
     lists = _lists(explode, found.rows)
     counts = _lengths(lists) if lists is not None else np.zeros(len(found.index), np.int64)
     return counts, np.maximum(counts, 1) if explode.empty == "row" else counts
 
 
 def _records(rows: pa.Table, kind: pa.DictionaryType, parents: np.ndarray) -> pa.DictionaryArray:
-    """The record of each row; no value is copied."""
+    """Record of each row, without copying values."""
     fields = list(kind.value_type)
     there = [rows[item.name] if item.name in rows.column_names else pa.nulls(len(rows)) for item in fields]
     whole = pa.StructArray.from_arrays([_whole(each) for each in there], fields=fields)
@@ -317,7 +317,7 @@ def _elements(lists: pa.ListArray, parents: np.ndarray, nth: np.ndarray, blank: 
 def _rescued_of_elements(
     rows: pa.Table, parents: np.ndarray, nth: np.ndarray, blank: np.ndarray
 ) -> pa.StringArray | None:
-    """What is rescued of each row's element; None where nothing is rescued of any."""
+    """Rescued fields of the element of each row; None if there are none."""
     name = next((item.name for item in payload_fields(rows.schema) if item.elements_of), None)
     if name is None or rows[name].null_count == len(rows):
         return None
@@ -328,13 +328,13 @@ def _rescued_of_elements(
 
 
 def _joined(records: pa.ChunkedArray, elements: pa.StringArray) -> pa.Array:
-    """Two columns of JSON objects as one: `{"a":1}` and `{"b":2}` are `{"a":1,"b":2}`."""
+    """Merge two columns of JSON objects: `{"a":1}` and `{"b":2}` give `{"a":1,"b":2}`."""
     one, two = pc.utf8_slice_codeunits(_whole(records), 0, -1), pc.utf8_slice_codeunits(elements, 1)
     return pc.coalesce(pc.binary_join_element_wise(one, two, ","), _whole(records), elements)
 
 
 def _told(explode: Explode, found: Decoded) -> Decoded:
-    """While nobody knows the elements, a record that has some cannot be stored."""
+    """Reject records with elements while the element type is unknown."""
     if explode.column not in found.rows.column_names or not pa.types.is_string(found.rows[explode.column].type):
         return found
     texts = found.rows[explode.column]
@@ -344,7 +344,7 @@ def _told(explode: Explode, found: Decoded) -> Decoded:
 
 
 def _narrow(explode: Explode, found: Decoded, limit: int) -> Decoded:
-    """Without the records that would have more rows than one may have."""
+    """Reject records with too many rows."""
     lists, index = _lists(explode, found.rows), found.index.to_numpy()
     if lists is None or not len(lists):
         return found
@@ -353,16 +353,16 @@ def _narrow(explode: Explode, found: Decoded, limit: int) -> Decoded:
 
 
 def _light(explode: Explode, found: Decoded, limit: int, lent: np.ndarray) -> Decoded:
-    """Without the records whose rows would repeat more bytes than those of one may."""
+    """Reject records whose rows repeat too many bytes."""
     index, (_, shown) = found.index.to_numpy(), _shown(explode, found)
     kept = sum((row_bytes(found.rows[name]) for name in _kept(explode, found.rows)), np.zeros(len(index), np.int64))
-    return repeating(found, shown, kept + lent[index], limit)
+    return reject_repeating(found, shown, kept + lent[index], limit)
 
 
-def repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int) -> Decoded:
-    """Without the records that repeat too many bytes: each decoded row makes so many `rows`, and each has `repeated`.
+def reject_repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int) -> Decoded:
+    """Reject records that repeat too many bytes: each decoded row becomes `rows` rows with `repeated` bytes each.
 
-    Oversized, where all the others together would be too many.
+    Raises Oversized if the remaining records together exceed the capacity.
     """
     index = found.index.to_numpy()
     if not len(index):
@@ -381,7 +381,7 @@ def repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int
 
 
 def _refused(found: Decoded, bad: np.ndarray, reason: Reason, detail: Callable[[int], str]) -> Decoded:
-    """Records with a bad row are rejects now."""
+    """Reject records with a bad row."""
     if not bad.any():
         return found
     index, rows = found.index.to_numpy(), np.flatnonzero(bad)

@@ -1,4 +1,4 @@
-"""What records gave a table: columns with their types, and those that could only be kept as JSON text."""
+"""Inferred columns of a table, and those that are stored as JSON text."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from headrace.plan.route_schema import RouteSchema
 from headrace.spec.types import type_name
 from headrace.transform.steps import Transform
 
-_SHOWN = 12  # columns that a sentence names
+_MAX_NAMES = 12  # columns in a message
 
 
 @dataclass(frozen=True)
 class InferredColumns:
-    """Columns that a table gets because records have them."""
+    """Columns added to a table by schema inference."""
 
     table: str
     columns: Mapping[str, str]  # types by name
-    json_text: Mapping[str, str] = field(default_factory=dict)  # why, by column or a field of it
+    json_text: Mapping[str, str] = field(default_factory=dict)  # reasons by column or nested field
 
     def event(self, pipeline: str) -> dict[str, Any]:
-        """As an event."""
-        said = {"table": self.table, "columns": dict(self.columns), "json_text": dict(self.json_text)}
-        return {"event": "columns", "pipeline": pipeline, **said, "text": str(self)}
+        """Event for the output."""
+        fields = {"table": self.table, "columns": dict(self.columns), "json_text": dict(self.json_text)}
+        return {"event": "columns", "pipeline": pipeline, **fields, "text": str(self)}
 
     def __str__(self) -> str:
-        named = [f"{name} {kind}" for name, kind in self.columns.items()]
-        more = f", and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else ""
-        text = f"{self.table}: columns inferred from records: {', '.join(named[:_SHOWN])}{more}"
-        kept = [f"{name} is stored as JSON text because its values are {why}" for name, why in self.json_text.items()]
-        return "; ".join([text, *kept])
+        columns = [f"{name} {kind}" for name, kind in self.columns.items()]
+        more = f", and {len(columns) - _MAX_NAMES:,} more" if len(columns) > _MAX_NAMES else ""
+        text = f"{self.table}: columns inferred from records: {', '.join(columns[:_MAX_NAMES])}{more}"
+        as_text = [
+            f"{name} is stored as JSON text because its values are {why}" for name, why in self.json_text.items()
+        ]
+        return "; ".join([text, *as_text])
 
 
 def inferred_columns(
     known: Collection[str], after: RouteSchema | None, structure: Structure, transform: Transform
 ) -> InferredColumns | None:
-    """The columns that a structure of records adds to those known of a table; None when it adds none."""
+    """Columns that an inferred schema adds to a table; None if it adds none."""
     ends = {name: transform.renamed(name) for name in structure.get("fields", {})}
     added = [item for item in (after.table if after else ()) if item.name not in known and item.name in ends.values()]
     if after is None or not added:

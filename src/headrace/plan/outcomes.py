@@ -1,4 +1,4 @@
-"""What becomes of each record, which may have many rows: all its rows of a table are there, or a letter is."""
+"""Outcome of each record: all its rows of a table are written, or it becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
 
-RECORD = pa.field("record", pa.int64())  # the place of a row's record in its batch
+RECORD = pa.field("record", pa.int64())  # position of the record in the batch
 
 
 def with_record_numbers(envelopes: pa.Table) -> pa.Table:
-    """Envelopes that know their record."""
+    """Append the record number."""
     return envelopes.append_column(RECORD, pa.array(np.arange(len(envelopes)), RECORD.type))
 
 
-def one_for_each(envelopes: pa.Table, rejects: Rejects) -> Rejects:
-    """The first reject of each record."""
-    owners, made, met = records(envelopes), Rejects(), set[int]()
+def first_rejects(envelopes: pa.Table, rejects: Rejects) -> Rejects:
+    """First reject of each record."""
+    owners, made, met = record_numbers(envelopes), Rejects(), set[int]()
     for index, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
         if (record := int(owners[index])) not in met:
             met.add(record)
@@ -30,28 +30,28 @@ def one_for_each(envelopes: pa.Table, rejects: Rejects) -> Rejects:
 
 
 def without_records(rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Rows and envelopes of the records of which nothing was rejected."""
+    """Rows of records without a reject."""
     if not len(rejected):
         return rows, envelopes
-    keep = others(envelopes, rejected)
+    keep = without_rejects(envelopes, rejected)
     return rows.take(keep), envelopes.take(keep)
 
 
-def others(envelopes: pa.Table, rejected: pa.Table) -> pa.Int64Array:
-    """Positions of what is of records of which nothing was rejected."""
+def without_rejects(envelopes: pa.Table, rejected: pa.Table) -> pa.Int64Array:
+    """Positions of rows of records without a reject."""
     among = pc.is_in(envelopes[RECORD.name], value_set=rejected[RECORD.name].combine_chunks())
     return pc.indices_nonzero(pc.invert(among)).cast(pa.int64())
 
 
-def records(envelopes: pa.Table) -> np.ndarray:
-    """The record that each envelope, or copy of one, is of."""
+def record_numbers(envelopes: pa.Table) -> np.ndarray:
+    """Record number of each row."""
     found: np.ndarray = envelopes[RECORD.name].to_numpy()
     return found
 
 
 @dataclass
 class RecordOutcomes:
-    """What became of every record of a batch, in whatever table; each is found on its own, so that the sum can fail."""
+    """Outcomes of all records of a batch, collected independently, so that the sum is a real check."""
 
     row: np.ndarray
     letter: np.ndarray
@@ -60,24 +60,24 @@ class RecordOutcomes:
 
     @classmethod
     def of(cls, count: int) -> RecordOutcomes:
-        """Nothing known yet."""
+        """Empty outcomes for `count` records."""
         return cls(*(np.zeros(count, bool) for _ in range(4)))
 
     def have_row(self, envelopes: pa.Table) -> None:
-        """These records have one."""
-        self.row[records(envelopes)] = True
+        """Mark records with a row."""
+        self.row[record_numbers(envelopes)] = True
 
     def have_letter(self, envelopes: pa.Table) -> None:
-        """These records have one."""
-        self.letter[records(envelopes)] = True
+        """Mark records with a dead letter."""
+        self.letter[record_numbers(envelopes)] = True
 
     def are_present(self, envelopes: pa.Table, at: np.ndarray) -> None:
-        """A table has those at these positions already."""
-        self.present[records(envelopes)[at]] = True
+        """Mark records at positions that a table already has."""
+        self.present[record_numbers(envelopes)[at]] = True
 
     def are_filtered(self, envelopes: pa.Table, at: Sequence[int] | np.ndarray) -> None:
-        """A rule of the spec leaves something out of those at these positions."""
-        self.filtered[records(envelopes)[at]] = True
+        """Mark records at positions with a filtered row."""
+        self.filtered[record_numbers(envelopes)[at]] = True
 
     @property
     def routed(self) -> int:
@@ -86,15 +86,15 @@ class RecordOutcomes:
 
     @property
     def dead(self) -> int:
-        """Records with a letter and no row."""
+        """Records with a dead letter and no row."""
         return int((self.letter & ~self.row).sum())
 
     @property
     def skipped(self) -> int:
-        """Records with neither, because a table has them already."""
+        """Records without row or dead letter that a table already has."""
         return int((self.present & ~self.row & ~self.letter).sum())
 
     @property
     def left_out(self) -> int:
-        """Records of which a rule of the spec has left nothing over."""
+        """Records without any row because they were filtered."""
         return int((self.filtered & ~self.row & ~self.letter & ~self.present).sum())

@@ -1,4 +1,4 @@
-"""A spec compiled into a pure function over Arrow batches: route, decode, transform, fit. No Spark in here."""
+"""Compiled spec: a pure function over Arrow batches that routes, decodes, transforms and conforms; without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.decode.base import Rejects
 from headrace.decode.sizes import Oversized, is_overflow
 from headrace.plan.apply import BranchRun
-from headrace.plan.arrow import as_envelopes
+from headrace.plan.arrow import as_records
 from headrace.plan.batch_result import BatchResult, ResultBuilder, merge_results
 from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.outcomes import with_record_numbers
@@ -31,10 +31,10 @@ _DETAIL = "its rows exceed the maximum column size (2 GB)"
 
 
 class Plan:
-    """The compiled spec. Give it shapes, or let it learn them from the first batch it sees.
+    """Compiled spec, with given route schemas or with schemas inferred from the first batch.
 
-    `unchecked`: branches whose names nobody has held against records yet: `Applied.unknown` tells what they lack.
-    `assumes`: a route without a shape gets the one that the spec declares; whoever asked for it has to bear it out.
+    `unchecked`: branches whose names have not been checked against records; see `BatchResult.unknown`.
+    `assumes`: a new route gets the declared schema, which the caller must confirm.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Plan:
 
     @property
     def shapes(self) -> dict[RouteId, RouteSchema | None]:
-        """Those it has now, given or learned; None for a table that may not be."""
+        """Current route schemas, given or inferred; None for a table that exceeds the limits."""
         branches = self.branches.values()
         return {branch.route_id(route): shape for branch in branches for route, shape in branch.shapes.items()}
 
     def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
-        """Rows per route, dead letters, and the account of every record.
+        """Rows by route, dead letters, and counts.
 
-        `meant`: the records that each branch shall see; all of them, unless it is given.
+        `meant`: positions of the records for each branch; default: all.
         """
-        table = as_envelopes(envelopes)
+        table = as_records(envelopes)
         for branch in self.branches.values() if self._learns else ():
             branch.begin()
         applied = merge_results(self._parts(table, meant))
@@ -87,11 +87,11 @@ class Plan:
         return applied
 
     def parts(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[BatchResult]:
-        """As `apply` with given shapes; record by record in order, in as many parts as memory asks for."""
-        return self._parts(as_envelopes(envelopes), meant)
+        """Same as `apply` with given schemas, in consecutive parts that fit into memory."""
+        return self._parts(as_records(envelopes), meant)
 
     def _parts(self, envelopes: pa.Table, meant: Meant) -> Iterator[BatchResult]:
-        """Halve what is too large for Arrow or for one pass, down to the record that alone is: a dead letter."""
+        """Halve a batch that is too large; a single record that is too large becomes a dead letter."""
         try:
             applied: BatchResult | None = self._applied(envelopes, meant)
         except _TooLarge:
@@ -104,7 +104,7 @@ class Plan:
             yield from self._parts(envelopes.slice(start, end - start), _between(meant, start, end))
 
     def _without_oversized(self, envelopes: pa.Table, meant: Meant) -> BatchResult:
-        """One record, whose rows some branches cannot hold."""
+        """Apply a single record, which becomes a dead letter in branches where its rows are too large."""
         refused: set[str] = set()
         while True:
             try:
@@ -113,37 +113,37 @@ class Plan:
                 refused.add(found.branch)
 
     def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> BatchResult:
-        gathering, envelopes = ResultBuilder(self.spec, len(envelopes), self.now()), with_record_numbers(envelopes)
+        builder, envelopes = ResultBuilder(self.spec, len(envelopes), self.now()), with_record_numbers(envelopes)
         for name, branch in self.branches.items():
             theirs = envelopes if meant is None else envelopes.take(meant.get(name, np.array([], np.int64)))
             if name in refused:
-                gathering.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
+                builder.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
             elif len(theirs):
-                self._run(BranchRun(branch, theirs, gathering))
+                self._run(BranchRun(branch, theirs, builder))
         value_bytes = envelopes.column("value").nbytes if len(envelopes) else 0
-        return gathering.applied(self.letter_columns, value_bytes)
+        return builder.applied(self.letter_columns, value_bytes)
 
-    def _run(self, application: BranchRun) -> None:
+    def _run(self, branch_run: BranchRun) -> None:
         try:
-            application.run()
+            branch_run.run()
         except (Oversized, pa.ArrowException, duckdb.Error) as error:
             if is_overflow(error):
-                raise _TooLarge(application.branch.name) from error
+                raise _TooLarge(branch_run.branch.name) from error
             raise
 
 
 class _TooLarge(Exception):
-    """What a branch makes of records is too large for one pass."""
+    """Rows of a branch are too large for one Arrow table."""
 
     def __init__(self, branch: str) -> None:
         self.branch = branch
 
 
 def _between(meant: Meant, start: int, end: int) -> Meant:
-    """The records of each branch among those of a slice."""
+    """Positions of each branch within a slice."""
     return meant and {name: at[(start <= at) & (at < end)] - start for name, at in meant.items()}
 
 
 def _of_branch(name: str, by_route: Mapping[RouteId, T]) -> dict[str, T]:
-    """The items of one branch, by the names of its routes."""
+    """Items of a branch by route."""
     return {route_id.route: item for route_id, item in by_route.items() if route_id.branch == name}

@@ -1,4 +1,4 @@
-"""Keys of rows as records tell them beside the row: in the record's own key, or in what an event says was before."""
+"""Merge keys from record keys, and from the before image of change events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
 def keys_before(texts: pa.StringArray, shape: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
-    """Key columns out of rows as JSON text, and where they were; without those that do not tell all of them."""
+    """Key columns from rows as JSON text, with their positions; incomplete keys are omitted."""
     found = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
     table = found.rows.rename_columns(list(merge.keys))
     whole = _whole(table)
@@ -31,7 +31,7 @@ def keys_before(texts: pa.StringArray, shape: RouteSchema, merge: MergeSpec) -> 
 
 
 def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
-    """The fields of a record that become its key columns, in their order; all may be absent."""
+    """Payload fields of the key columns, in order, all nullable."""
     fields = {item.name: item for item in shape.payload}
     return pa.schema(
         [
@@ -42,7 +42,7 @@ def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
 
 
 def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
-    """Key columns out of records' keys, the records that have them, and why the others have none."""
+    """Key columns from record keys, with their positions, and rejects."""
     values = keys.combine_chunks()
     there = values.is_valid().to_numpy(zero_copy_only=False)
     rejects, at = Rejects(), np.flatnonzero(there)
@@ -57,13 +57,13 @@ def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, ho
 
 
 def _whole(keys: pa.Table) -> np.ndarray:
-    """Which rows have all of their keys."""
+    """Rows with complete keys."""
     found: np.ndarray = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys.columns])
     return found
 
 
 def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
-    """Objects, in Debezium's schema part or not; or, where there is one key, its value alone."""
+    """JSON objects, with or without the schema part of Debezium; for a single key also the bare value."""
     if len(payload) == 1:
         values = _as_objects(values, payload.field(0).name)
     kinds, _ = decoder("json", pa.schema([])).peek(values, "schema.type")
@@ -76,27 +76,27 @@ def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
 
 
 def _as_objects(values: pa.BinaryArray, name: str) -> pa.BinaryArray:
-    """A value that is no object is the value of the one key."""
+    """Wrap bare values into objects: `5` becomes `{"id": 5}`."""
     start = json.dumps({name: 0}).encode()[:-2]
     around = pc.binary_join_element_wise(start, values, b"}", b"")
     return pc.if_else(pc.match_substring_regex(values, r"^\s*\{"), values, around)
 
 
 def _below(item: pa.Field) -> pa.Field:
-    """The field where a schema part puts it."""
+    """Field below `payload`, next to a schema part."""
     spec = payload_field(item)
     return replace(spec, path=".".join(["payload", *spec.keys])).to_arrow()
 
 
 def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:
-    """Some of the values."""
+    """Decode the values at positions."""
     found = read.decode(values.take(pa.array(at, pa.int64())))
     refused = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
     return found.rows, pa.array(at[found.index.to_numpy()], pa.int64()), refused
 
 
 def _together(some: Keys, others: Keys) -> Keys:
-    """Both, in the order of the values."""
+    """Merge two results in the order of the values."""
     rows = some[0].replace_schema_metadata()
     rows = pa.concat_tables([rows, others[0].rename_columns(rows.column_names).cast(rows.schema)])
     index = np.concatenate([some[1].to_numpy(), others[1].to_numpy()])
@@ -105,7 +105,7 @@ def _together(some: Keys, others: Keys) -> Keys:
 
 
 def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
-    """The text itself, or the number that it writes."""
+    """Text, or a number as text."""
     if not pa.types.is_string(payload.field(0).type):
         return _json_keys(values, payload, how)
     found = decoder("string", pa.schema([pa.field("data", pa.string())])).decode(values)
@@ -118,7 +118,7 @@ def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys
 
 
 def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
-    """Records in the frame of the values' registry; or, where there is one key, its value alone."""
+    """Avro records in the wire format of the registry; for a single key also the bare value."""
     bare = how.model_copy(update={"envelope": "none"})
     found = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
     whole = _whole(found[0])

@@ -1,4 +1,4 @@
-"""Dead letters, made: a record with the reason why it is no row of a table."""
+"""Dead letters of rejected records."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headrace.reasons import MISFITS, Reason
 from headrace.spec import ColumnSpec, Spec, TableSpec
 
 
-def letters_of(
+def dead_letters_of(
     spec: Spec, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, now: datetime
 ) -> pa.Table:
-    """A letter for each of these envelopes, in the columns of their table."""
+    """Dead letter of each record, in the columns of the dead-letter table."""
     count = len(envelopes)
     carried = [envelopes.column(name) for name in DEAD_LETTERS.names[:7]]
     rest = [
@@ -37,8 +37,8 @@ def letters_of(
     return pa.table([*carried, *rest], schema=DEAD_LETTERS)
 
 
-def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
-    """A contract may ask for a stop where the default is a letter."""
+def enforce_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
+    """Raise ContractViolation if the contract is set to `stop` for a reject."""
     contract = rules.contract
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
         column = _column_of(detail, rules.columns) if contract.columns else ""
@@ -51,7 +51,7 @@ def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
 
 
 def _column_of(detail: str, columns: Iterable[ColumnSpec]) -> str:
-    """The declared column that a detail speaks of, by the place it begins with; that may lie in an envelope."""
+    """Declared column that a detail starts with; its path may be inside an envelope."""
     where = detail.partition(": ")[0]
     found: list[tuple[int, int, str]] = []
     for column in columns:

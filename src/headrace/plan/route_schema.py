@@ -1,4 +1,4 @@
-"""What is known of a route: the payload fields decode looks for, and the columns its table's files hold."""
+"""Route schema: payload fields to decode, and columns of the table."""
 
 from __future__ import annotations
 
@@ -46,22 +46,20 @@ Offsets = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True)
 class RouteSchema:
-    """One route's table and the payload that feeds it."""
+    """Payload and table schema of a route."""
 
     uri: str
     payload: pa.Schema
     table: pa.Schema
     partition_by: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
-    targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
-    floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
-    origins: Mapping[str, str] = field(
-        default_factory=dict
-    )  # keys of a table that merges: the fields they are copies of
-    derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
-    constraints: tuple[Constraint, ...] = ()  # what every row of the table must fulfil
-    unfilled: tuple[str, ...] = ()  # columns of the table that no record fills, because the spec says only_declared
-    room: int = 2**31  # for so many new columns, nested fields included, in the batch at hand
+    absent: tuple[str, ...] = ()  # names in expressions that no record has had yet
+    targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns set by JMESPath, with declared units
+    floors: Offsets = field(default_factory=dict)  # by (topic, partition): last offset that is already in the table
+    origins: Mapping[str, str] = field(default_factory=dict)  # payload fields of merge keys
+    derived: tuple[PartitionBy, ...] = ()  # derived partition columns
+    constraints: tuple[Constraint, ...] = ()  # CHECK constraints and invariants of the table
+    unfilled: tuple[str, ...] = ()  # columns that are not written because of only_declared
+    room: int = 2**31  # columns, including nested fields, that the batch can still add
 
 
 def route_schema_of(
@@ -73,12 +71,12 @@ def route_schema_of(
     existing: pa.Schema | None = None,
     learned: Structure | None = None,
     floors: Offsets | None = None,
-    partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
-    generated: Collection[str] = (),  # columns that Spark computes
+    partition_by: tuple[str, ...] | None = None,  # of the existing table; default: of the spec
+    generated: Collection[str] = (),  # generated columns
 ) -> RouteSchema:
-    """Bring together what the spec declares, what the table has, and what records have shown.
+    """Schema of a route from declared columns, the existing table, and inferred columns.
 
-    UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
+    UsageError if the spec is inconsistent; ColumnsDisagree if records or the table conflict with it.
     """
     met = existing is not None or bool((learned or {}).get("fields"))
     by = rules.partitions if partition_by is None else partition_by
@@ -86,7 +84,7 @@ def route_schema_of(
         payload = payload_of(rules, transform, existing, learned, explode, generated)
         absent = absent_from(columns_of_route(payload, explode), transform)
     known = _targets(transform, _with_existing(_declared(rules.columns), existing))
-    # What a record has beside an exploded list never becomes a column.
+    # Fields beside an exploded array never become columns.
     payload = with_message(payload, transform, known, open_=explode is None and _grows(rules, existing))
     with disagreement(uri, met):
         seen = columns_of_route(payload, explode, record=bool(transform.queries()))
@@ -109,18 +107,18 @@ def route_schema_of(
 
 
 def _with_existing(declared: list[pa.Field], existing: pa.Schema | None) -> list[pa.Field]:
-    """The declared columns, and the others that the table has."""
+    """Declared columns and other columns of the table."""
     names = {item.name.lower() for item in declared}
     return [*declared, *(item for item in existing or () if item.name.lower() not in names)]
 
 
 def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy, ...]:
-    """The partition columns to make; a table that is there is partitioned as it is."""
+    """Derived partition columns; an existing table keeps its partitioning."""
     return tuple(each for each in rules.derived if existing is None or each.column in existing.names)
 
 
 def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> tuple[str, ...]:
-    """The table's columns that only_declared leaves out of the write; UsageError where one of them needs a value."""
+    """Columns excluded by only_declared; UsageError if one of them is required."""
     if existing is None or not rules.only_declared:
         return ()
     filled = {*output.names, *KEPT, METADATA.name, *rules.scd2_columns, *(each.column for each in rules.derived)}
@@ -153,7 +151,7 @@ def _check_once(table: pa.Schema, rules: TableSpec) -> None:
 
 
 def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:
-    """Where keys come from, if all of them are as they came."""
+    """Payload fields of the merge keys, if no key is computed."""
     if rules.merges is None:
         return {}
     ends = {transform.renamed(name): name for name in payload.names}
@@ -164,7 +162,7 @@ def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict
 
 @contextmanager
 def disagreement(uri: str, met: bool) -> Iterator[None]:
-    """Once a table or records are met, what does not go together is no longer the spec's fault alone."""
+    """Raise ColumnsDisagree instead of UsageError if a table or records exist."""
     try:
         yield
     except UsageError as error:
@@ -172,15 +170,15 @@ def disagreement(uri: str, met: bool) -> Iterator[None]:
 
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
-    """The stop, with what was seen and what to do about it."""
-    mend = error.hint or "Fix the producer, or change the spec: add a cast to the expression, or use another column."
-    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{mend} Then run again; the batch will be read again.")
+    """Error for conflicting columns, with a hint."""
+    hint = error.hint or "Fix the producer, or change the spec: add a cast to the expression, or use another column."
+    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{hint} Then run again; the batch will be read again.")
 
 
 def predict_schema(
     known: RouteSchema | None, structure: Structure, transform: Transform, explode: Explode | None = None
 ) -> RouteSchema:
-    """What expressions will see once the fields of this structure are known too; of no table."""
+    """Predicted schema with inferred fields added, without a table."""
     payload = _grown_payload(pa.schema([]) if known is None else known.payload, structure, explode)
     absent = absent_from(columns_of_route(payload, explode), transform)
     payload = with_message(payload, transform, pa.schema([]), open_=explode is None)
@@ -188,9 +186,9 @@ def predict_schema(
 
 
 def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *, open_: bool) -> pa.Schema:
-    """The payload with the message itself as its last field, if JMESPath needs it.
+    """Payload with the message as its last field, if JMESPath needs it.
 
-    `open_`: what no column knows, no record has sent, because it would have become one.
+    `open_`: every field of a record is a column, so that fields without a column do not exist.
     """
     plain = pa.schema([item for item in payload if not payload_field(item).message])
     skipped = sorted({item.name for item in plain} - {item.name for item in decoded_schema(plain)})
@@ -209,17 +207,17 @@ def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
 
 
 def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
-    """Names that the expressions read and no record has shown yet."""
+    """Names in expressions that no record has had yet."""
     return tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
 
 
 def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
-    """The payload as expressions see it: a field nobody has sent yet is NULL, of no type."""
+    """Payload as seen by expressions: absent fields are NULL."""
     return pa.schema([*decoded_schema(payload), *(pa.field(name, pa.null()) for name in absent)])
 
 
 def decoded_schema(payload: pa.Schema) -> list[pa.Field]:
-    """The payload fields that become columns (a skipped key is known, not kept)."""
+    """Payload fields that are decoded, without skipped ones."""
     return [item for item in payload if not payload_field(item).skipped]
 
 
@@ -231,7 +229,7 @@ def payload_of(
     explode: Explode | None = None,
     generated: Collection[str] = (),
 ) -> pa.Schema:
-    """The fields decode looks for, with their types."""
+    """Payload fields to decode, with their types."""
     own = {*(each.column for each in rules.derived), *rules.scd2_columns}
     fields = _known_fields(rules, transform, existing, own)
     fields = [_with_default(item, rules, transform, existing) for item in fields]
@@ -240,7 +238,7 @@ def payload_of(
         known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     else:
         made = derived | _results(explode, fields, transform)
-        known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in made]))
+        known = pa.schema(exploding.record_fields(explode, [item for item in fields if item.name not in made]))
     grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
     payload = _grown_payload(known, learned if grows else inferred_widening(learned), explode) if learned else known
     unread = [name for name in generated if name not in payload.names]
@@ -253,7 +251,7 @@ def payload_of(
 
 
 def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform) -> set[str]:
-    """Columns of JMESPath beside one that is an element as a whole: no field of their name can be in it."""
+    """Columns set by JMESPath next to a column for the whole element, which has no fields of their names."""
     alone = any(item.name == explode.column for item in fields)
     return {target.split(".")[0] for target, _ in transform.queries()} - {explode.column} if alone else set()
 
@@ -261,7 +259,7 @@ def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform)
 def _known_fields(
     rules: TableSpec, transform: Transform, existing: pa.Schema | None, own: Collection[str]
 ) -> list[pa.Field]:
-    """The declared fields, and those of the table's other columns: what the spec does not mention is still filled."""
+    """Declared fields and those of other columns of the table, which are filled as well."""
     fields = _declared(rules.columns)
     if existing is not None and rules.contract.widens:
         fields = [_widened(item, existing, transform) for item in fields]
@@ -271,9 +269,9 @@ def _known_fields(
 
 
 def _with_default(item: pa.Field, rules: TableSpec, transform: Transform, existing: pa.Schema | None) -> pa.Field:
-    """A field that takes the table's DEFAULT where a record does not have it; what the transform sets needs none.
+    """Field with the DEFAULT of its column, unless the transform sets the column.
 
-    In a merge that ignores NULLs, an absent field leaves the row as it is.
+    Partial updates that ignore NULLs use no defaults: an absent field keeps the existing value.
     """
     name = transform.renamed(item.name)
     made = transform.targets() | {target.split(".")[0] for target, _ in transform.queries()}
@@ -284,7 +282,7 @@ def _with_default(item: pa.Field, rules: TableSpec, transform: Transform, existi
 
 
 def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Field:
-    """A declared field with the wider types that its column has by now."""
+    """Declared field with the current, wider type of its column."""
     name = transform.renamed(item.name)
     if name not in existing.names:
         return item
@@ -296,19 +294,19 @@ def _grown_payload(payload: pa.Schema, learned: Structure, explode: Explode | No
 
 
 def columns_of_route(payload: pa.Schema, explode: Explode | None, *, record: bool = False) -> pa.Schema:
-    """The columns that the payload's rows have before the transform; `record`: with the one that JMESPath reads."""
-    return payload if explode is None else exploding.flat(explode, decoded_schema(payload), record=record)
+    """Columns before the transform; `record`: with the record column for JMESPath."""
+    return payload if explode is None else exploding.exploded_columns(explode, decoded_schema(payload), record=record)
 
 
 def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
-    """Whether the payload says what rows are made of."""
+    """Whether the payload has fields."""
     if explode is not None:
         return exploding.knows_elements(explode, payload)
     return any(not (item.rescue or item.message) for item in payload_fields(payload))
 
 
 def _for_changes(payload: pa.Schema, rules: TableSpec) -> pa.Schema:
-    """What a delete need not bring may be absent; and what the envelope says of the change is read."""
+    """Payload of changes: all fields are nullable, because deletes may omit them; operation fields are added."""
     if rules.merges is None:
         return payload
     aside = [_ASIDE[name] for name in rules.merges.aside]
@@ -329,7 +327,7 @@ def _declared(columns: Iterable[ColumnSpec]) -> list[pa.Field]:
 
 
 def declared_field(column: ColumnSpec) -> pa.Field:
-    """A column of the spec as a payload field."""
+    """Payload field of a declared column."""
     wrong_type = column.contract.wrong_type
     return PayloadField(
         column.name,
@@ -344,7 +342,7 @@ def declared_field(column: ColumnSpec) -> pa.Field:
 
 
 def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[str]) -> list[pa.Field]:
-    """An existing table's columns under the names they have in the payload, but those that are our own to fill."""
+    """Payload fields of the columns of an existing table, except those that Headrace fills."""
     if existing is None:
         return []
     olds = [old for step in transform.steps if isinstance(step, RenameStep) for old in step.names]
@@ -358,7 +356,7 @@ def _skipped(item: pa.Field) -> pa.Field:
 
 
 def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
-    """The declared columns by name; where types may widen, with those that they have come to."""
+    """Declared columns by name, with widened types."""
     wanted = {column.name: declared_field(column) for column in rules.columns}
     if rules.contract.widens:
         wanted |= {item.name: item for item in decoded_schema(payload) if item.name in wanted}
@@ -368,7 +366,7 @@ def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
 def table_of(
     rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, wanted: Mapping[str, pa.Field]
 ) -> pa.Schema:
-    """The table's columns: those it has, in its order, then what the records bring."""
+    """Columns of the table: existing ones in their order, then new ones."""
     aside = set(rules.merges.aside if rules.merges else ()) - wanted.keys() - set(existing.names if existing else ())
     kept = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
     made = [_made(item, wanted.get(item.name)) for item in kept]
@@ -386,7 +384,7 @@ def table_of(
 
 
 def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> list[pa.Field]:
-    """The partition columns that are made; UsageError where rows have one of that name."""
+    """Derived partition columns; UsageError if a column of the same name exists."""
     names = {item.name.lower() for item in brought}
     for each in derived:
         if each.column.lower() in names:
@@ -415,7 +413,7 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
 
 
 def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
-    """The table's columns, with the nested fields that only the records bring, and their wider types if `wide`."""
+    """Existing columns with new nested fields and, if `wide`, with wider types."""
     pairs = [(item, brought.get(item.name, item)) for item in existing]
     grown = [_grown_field(have, made, wide=wide) for have, made in pairs]
     wrong = [
@@ -449,7 +447,7 @@ def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> p
 
 
 def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type may be offered to a column of another; each value is still checked."""
+    """Whether values of a type can be converted to a column type; each value is checked later."""
     if have == want or same_type(have, want):
         return True
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -457,7 +455,7 @@ def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def same_type(one: pa.DataType, two: pa.DataType) -> bool:
-    """Equal but for nullability and metadata inside."""
+    """Whether types are equal apart from nullability and metadata."""
     if pa.types.is_struct(one) and pa.types.is_struct(two):
         names = [item.name for item in one] == [item.name for item in two]
         return names and all(same_type(a.type, b.type) for a, b in zip(one, two, strict=True))

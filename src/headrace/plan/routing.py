@@ -1,4 +1,4 @@
-"""Route: each record to the table it belongs to. Names made from data are checked here, and nowhere else trusted."""
+"""Route records to tables. Table names that come from data are validated here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.routing import NAME, Routing
 
-LONGEST = 128
+MAX_LENGTH = 128
 
 
 @dataclass(frozen=True)
 class Routed:
-    """The route of each record, and what became of those that have none."""
+    """Routes, rejects and filtered records."""
 
     values: pa.StringArray
     rejects: Rejects
@@ -28,7 +28,7 @@ class Routed:
 
 
 def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None = None) -> Routed:
-    """The route of each record; `peeked` holds the field's or the expression's value when that decides."""
+    """Route each record; `peeked` has the values of the routing field or expression."""
     if routing.by == "fixed":
         return Routed(pa.repeat("", len(envelopes)), Rejects(), pa.array([], pa.int64()))
     values = _candidates(routing, envelopes, peeked)
@@ -44,7 +44,7 @@ def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None 
 
 
 def split_by_route(values: pa.StringArray) -> dict[str, pa.Int64Array]:
-    """Positions per route, ascending; records without a route are in none."""
+    """Ascending positions by route."""
     kinds, kind_of = _distinct(values)
     order = np.argsort(kind_of, kind="stable")
     bounds = np.searchsorted(kind_of[order], np.arange(len(kinds) + 1))
@@ -63,7 +63,7 @@ def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | 
 
 
 def _under_topics(envelopes: pa.Table, values: pa.Array) -> pa.Array:
-    """Routes with their topics; no topic has a colon in its name."""
+    """Prefix routes with `topic:`; topic names have no colon."""
     topics = _whole(envelopes.column("topic")).cast(values.type)
     return pc.binary_join_element_wise(topics, values, pa.scalar(":", values.type))
 
@@ -74,18 +74,18 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _header(headers: pa.ListArray, name: str) -> pa.Array:
-    """The last header of a name, as bytes; NULL where there is none."""
+    """Last header with a name, as bytes; NULL if there is none."""
     parents = pc.list_parent_indices(headers).to_numpy()
     pairs = headers.flatten()
     at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
     place = np.full(len(headers), -1)
-    place[parents[at]] = at  # ascending, so the last one stays
+    place[parents[at]] = at  # ascending, so that the last one wins
     found = pa.array(place, pa.int64(), mask=place < 0)
     return pairs.field("value").take(found)
 
 
 def _distinct(values: pa.Array) -> tuple[list[str | None], np.ndarray]:
-    """The distinct values, and for each record which of them it has: rules then run once per value."""
+    """Distinct values and the index of each record, so that rules run once per value."""
     encoded = values.dictionary_encode(null_encoding="encode")
     return [_as_text(value) for value in encoded.dictionary.to_pylist()], encoded.indices.to_numpy()
 
@@ -98,7 +98,7 @@ Verdict = tuple[Reason, str] | None
 
 
 def _verdict(routing: Routing, value: str | None) -> Verdict:
-    """Why a value is no route; None when it is one."""
+    """Reason why a value is not a valid route; None if it is valid."""
     if value is None:
         return Reason.UNROUTED, f"the {_called(routing)} is missing"
     if routing.topics:
@@ -106,8 +106,8 @@ def _verdict(routing: Routing, value: str | None) -> Verdict:
         if not NAME.fullmatch(topic):
             return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} is not a valid directory name"
     shown = f"the {_called(routing)} {value[:80]!r}"
-    if len(value) > LONGEST:
-        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters; the maximum is {LONGEST}"
+    if len(value) > MAX_LENGTH:
+        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters; the maximum is {MAX_LENGTH}"
     if routing.include is not None and not re.search(routing.include, value):
         return Reason.UNROUTED, f"{shown} does not match include"
     if routing.exclude is not None and re.search(routing.exclude, value):

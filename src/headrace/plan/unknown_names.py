@@ -1,4 +1,4 @@
-"""Names in a spec that nothing has: neither the table, nor the spec itself, nor any record. Mostly a typo."""
+"""Names in a spec that exist in no table, step or record; usually typos."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import did_you_mean
 from headrace.plan.arrow import values_of
 from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.route_schema import RouteSchema, columns_of_route, decoded_schema
@@ -21,26 +22,26 @@ from headrace.transform.sql.expression import columns_in as names_in
 
 @dataclass(frozen=True, order=True)
 class UnknownName:
-    """A name that nothing has, and where the spec uses it."""
+    """Unknown name and its key in the spec."""
 
-    place: str  # in the spec, as `transform[0].where`
+    place: str  # key, such as `transform[0].where`
     name: str
-    suggestion: str = ""  # a name that exists and is close to it
+    suggestion: str = ""  # closest existing name
 
     def __str__(self) -> str:
-        hint = f" (did you mean '{self.suggestion}'?)" if self.suggestion else ""
-        return f"{self.place}: '{self.name}' does not exist in any record, table or step{hint}"
+        message = f"{self.place}: '{self.name}' does not exist in any record, table or step"
+        return message + did_you_mean(self.suggestion)
 
 
-Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # of every route that had rows: what is unknown there
+Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # unknown names by route with rows
 
 
 def unknown_names(
     branch: CompiledBranch, route: str, shape: RouteSchema, envelopes: pa.Table | None = None
 ) -> frozenset[UnknownName]:
-    """The names that a route's rows do not have, without those that may be missing.
+    """Names that the rows of a route do not have, except those in `allow_missing`.
 
-    `envelopes`: where records may bring new columns, a name that one of them holds, if only with a null, is known.
+    `envelopes`: records; with schema evolution, a name that occurs in one of them, even with a null, is known.
     """
     found = {
         UnknownName(place, name, closest(name, there))
@@ -53,19 +54,19 @@ def unknown_names(
 
 
 def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
-    """Whether a record has a key of this name, at any depth; a typed format says so by its schema."""
+    """Whether a record contains a key, at any depth; typed formats have it in their schema."""
     key = re.escape(name)
     pattern = {"json": rf'"{key}"\s*:', "msgpack": key}.get(form)
     return pattern is not None and bool(pc.any(pc.match_substring_regex(values, pattern)).as_py())
 
 
-def nowhere(
+def unknown_everywhere(
     reports: Reports,
     branches: Mapping[str, CompiledBranch],
     shapes: Mapping[RouteId, RouteSchema | None],
     known: Iterable[str] = (),
 ) -> list[UnknownName]:
-    """What is unknown to all records and tables of a branch: its routes share their steps, and some may have more."""
+    """Names that are unknown in all records and tables of a branch, whose routes share the steps."""
     told = list(reports)
     found = set[UnknownName]()
     for name, branch in branches.items():
@@ -88,7 +89,7 @@ def _used(
 
 
 def _uses(branch: CompiledBranch, route: str, shape: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Where the spec names a column, its name, and the columns that there are."""
+    """Keys of the spec that use a column, the column, and the available columns."""
     names = list(columns_of_route(pa.schema(decoded_schema(shape.payload)), branch.explode).names)
     if branch.explode is not None:
         names += [branch.explode.column, *branch.explode.keep]
@@ -117,7 +118,7 @@ def _of_table(branch: CompiledBranch, route: str, names: Sequence[str]) -> Itera
 
 
 def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """The columns that a step reads, and the key that says so; JMESPath reads the message itself."""
+    """Columns that a step reads, with their keys; JMESPath reads the message."""
     there = list(names)
     for target, text in (step.set or {}).items():
         yield from ((f"set.{target}", name, tuple(there)) for name in sorted(names_in(text)))
@@ -130,7 +131,7 @@ def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequ
 
 
 def _after(step: StepSpec, names: Sequence[str]) -> list[str]:
-    """The columns there are after a step."""
+    """Columns after a step."""
     dropped = {name.lower() for name in step.drop or ()}
     moved = {old.lower(): new for old, new in (step.rename or {}).items()}
     left = [moved.get(name.lower(), name) for name in names if name.lower() not in dropped]

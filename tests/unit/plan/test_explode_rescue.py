@@ -20,7 +20,7 @@ from headrace.decode.rescue import Rescuer
 from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
 from headrace.errors import ContractViolation
-from headrace.plan.explode import exploded, with_rescued
+from headrace.plan.explode import explode_records, with_rescued
 from headrace.plan.plan import Plan
 from headrace.spec.explode import Explode
 from headrace.spec.route_id import RouteId
@@ -494,7 +494,7 @@ def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: li
     natural = pa.table({"id": ids, "items": pa.array([items for _, items in records], pa.list_(INNER)), "beside": ids})
     layout = payload_schema_of(with_rescued(explode, listed))
     found = fit_values(natural, np.arange(len(records)), layout, new_field, Rejects())
-    made, _ = exploded(explode, found, LIMITS, np.zeros(len(records), np.int64))
+    made, _ = explode_records(explode, found, LIMITS, np.zeros(len(records), np.int64))
 
     pairs = [(id, item) for id, items in records for item in items or []]
     ids = pa.array([id for id, _ in pairs], pa.int64())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.errors import UnknownColumn
 from headrace.pipeline.preview import preview_records
 from headrace.plan.plan import Plan
-from headrace.plan.unknown_names import nowhere
+from headrace.plan.unknown_names import unknown_everywhere
 from headrace.recovery.startup import StartupRecovery
 from headrace.validate import online
 from services.desk import Desk, InProcess, no_spark, ranges_of
@@ -162,4 +162,4 @@ def test_a_name_is_unknown_when_no_record_has_it_whatever_its_value(records: lis
 
 def _unknown(records: list[dict[str, Any]], **content: Any) -> list[Any]:
     plan = Plan(spec_of(**content), unchecked=[""])
-    return nowhere(plan.apply(envelopes(records)).unknown.items(), plan.branches, plan.shapes)
+    return unknown_everywhere(plan.apply(envelopes(records)).unknown.items(), plan.branches, plan.shapes)
