@@ -139,7 +139,7 @@ class RouteSchemas:
         columns: dict[str, pa.Field] = {}
         for entry in self._tables.by_route.values():
             if entry.branch is branch and entry.existing is not None:
-                with disagreement(entry.store.uri, met=True):
+                with disagreement(entry.store.uri, has_data=True):
                     payload = payload_of(rules, branch.transform, entry.existing, None, explode)
                 columns |= {item.name: item for item in columns_of_route(payload, explode)}
         inferred, route_id = self._shared.get(name), RouteId(name, EVERY)

@@ -38,8 +38,8 @@ ROW = "a row"
 class BranchRun:
     """Application of a branch to a batch; adds rows and dead letters to the result builder."""
 
-    def __init__(self, branch: CompiledBranch, envelopes: pa.Table, builder: ResultBuilder) -> None:
-        self.branch, self.envelopes, self.builder = branch, envelopes, builder
+    def __init__(self, branch: CompiledBranch, records: pa.Table, builder: ResultBuilder) -> None:
+        self.branch, self.records, self.builder = branch, records, builder
         self.reading = BranchDecoding(branch, builder)
         self.record_outcomes = builder.record_outcomes
 
@@ -47,49 +47,49 @@ class BranchRun:
         """Route records before decoding, because each route has its own columns; SQL routes are evaluated after it."""
         routing = self.branch.routing
         if routing.by in ("fixed", "sql"):
-            self._one_type(EVERY if routing.by == "sql" else "", self.envelopes)
+            self._one_route(EVERY if routing.by == "sql" else "", self.records)
             return
-        envelopes, peeked = self.envelopes, None
+        records, peeked = self.records, None
         if routing.by in ("field", "type"):
-            envelopes, peeked = self._peek()
-        routed = route.routes(routing, envelopes, peeked)
-        self.record_outcomes.are_filtered(envelopes, routed.filtered.to_numpy())
-        self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
-        self._by_way(envelopes, route.split_by_route(routed.values))
+            records, peeked = self._peek()
+        routed = route.routes(routing, records, peeked)
+        self.record_outcomes.are_filtered(records, routed.filtered.to_numpy())
+        self._reject(records, routed.rejects, "route", self.branch.unrouted)
+        self._by_group(records, route.split_by_route(routed.values))
 
     # ---- routing before decoding ----
 
     def _peek(self) -> tuple[pa.Table, pa.StringArray]:
         """Value of the routing field, or the type name, of each record, without decoding its columns."""
-        values, decoder = values_of(self.envelopes), self.branch.decoder("", pa.schema([]), "ignore")
+        values, decoder = values_of(self.records), self.branch.decoder("", pa.schema([]), "ignore")
         if self.branch.routing.by == "type":
             assert isinstance(decoder, TypedDecoder)  # noqa: S101 - checked by the rules of the spec
             peeked, rejects = decoder.types(values)
         else:
             peeked, rejects = decoder.peek(values, self.branch.routing.value or "")
-        rejects, nulls = self.reading.tombstones(rejects, self.envelopes)
-        self._reject(self.envelopes, rejects, "decode", self.branch.unrouted)
+        rejects, nulls = self.reading.tombstones(rejects, self.records)
+        self._reject(self.records, rejects, "decode", self.branch.unrouted)
         skipped = nulls if self.branch.spec.tombstone == "skip" else []
         keep = remaining_positions(len(values), rejects.index + skipped)
-        return take(self.envelopes, keep), peeked if keep is None else peeked.take(keep)
+        return take(self.records, keep), peeked if keep is None else peeked.take(keep)
 
-    def _by_way(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> None:
+    def _by_group(self, records: pa.Table, parts: Mapping[str, pa.Int64Array]) -> None:
         """Decode routes with the same payload together: decoding few records costs nearly as much as many."""
-        ways: dict[Hashable, list[str]] = {}
+        groups: dict[Hashable, list[str]] = {}
         for name in parts:
             self.branch.assume(name)
             if name in self.branch.assumed:
                 self.builder.assumed.add(self.branch.route_id(name))
-            ways.setdefault(self._way(name), []).append(name)
-        for way, names in ways.items():
-            if len(names) > 1 and way not in self.branch.apart:
-                if self._together(envelopes, {name: parts[name] for name in names}):
+            groups.setdefault(self._group_key(name), []).append(name)
+        for group, names in groups.items():
+            if len(names) > 1 and group not in self.branch.apart:
+                if self._together(records, {name: parts[name] for name in names}):
                     continue
-                self.branch.apart.add(way)  # not tried again: such a group usually keeps ignoring fields
+                self.branch.apart.add(group)  # not tried again: such a group usually keeps ignoring fields
             for name in names:
-                self._one_type(name, take(envelopes, parts[name]))
+                self._one_route(name, take(records, parts[name]))
 
-    def _way(self, name: str) -> Hashable:
+    def _group_key(self, name: str) -> Hashable:
         """Key that routes decoded together have in common; new, rejected or merged routes are decoded alone."""
         shape = self.branch.shapes.get(name)
         rules = self.branch.rules(name)
@@ -100,57 +100,60 @@ class BranchRun:
 
     # ---- several routes at once ----
 
-    def _together(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
+    def _together(self, records: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
         """Decode and transform several routes together; False if new fields must be attributed to a route."""
-        names, owner = list(parts), np.repeat(np.arange(len(parts)), [len(each) for each in parts.values()])
-        envelopes = envelopes.take(pa.concat_arrays(parts.values()))  # ordered by route: each route is a slice
+        names, owner = list(parts), np.repeat(np.arange(len(parts)), [len(positions) for positions in parts.values()])
+        records = records.take(pa.concat_arrays(parts.values()))  # ordered by route: each route is a slice
         shape = self._shape(names[0])
-        found = self.reading.together(self._way(names[0]), shape, self.branch.new_field(names[0], shape), envelopes)
-        if found.unknown or found.ignored:
+        decoded = self.reading.together(
+            self._group_key(names[0]), shape, self.branch.new_field(names[0], shape), records
+        )
+        if decoded.unknown or decoded.ignored:
             return False
-        self._reject_each(envelopes, found.rejects, "decode", names, owner)
+        self._reject_each(records, decoded.rejects, "decode", names, owner)
         if not self.builder.discovered:
-            index = found.index.to_numpy()
-            self._transform_each(shape, found.rows, take(envelopes, index), names, owner[index])
+            index = decoded.index.to_numpy()
+            self._transform_each(shape, decoded.rows, take(records, index), names, owner[index])
         return True
 
     def _transform_each(
-        self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+        self, shape: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
         self._check_names(names, rows)
-        done = self._stepped(shape, rows, envelopes)
-        self._reject_each(envelopes, done.rejects, "transform", names, owner)
-        envelopes, owner = take(envelopes, done.index), owner[done.index.to_numpy()]
+        transformed = self._stepped(shape, rows, records)
+        self._reject_each(records, transformed.rejects, "transform", names, owner)
+        records, owner = take(records, transformed.index), owner[transformed.index.to_numpy()]
         if self._fit_alike(names):
-            self._fit_each(self._shape(names[0]), done.rows, envelopes, names, owner)
+            self._fit_each(self._shape(names[0]), transformed.rows, records, names, owner)
             return
-        for nth, at in spans(owner):
-            self._fit(names[nth], self._shape(names[nth]), done.rows.slice(*at), envelopes.slice(*at))
+        for number, span in spans(owner):
+            self._fit(names[number], self._shape(names[number]), transformed.rows.slice(*span), records.slice(*span))
 
     def _fit_alike(self, names: list[str]) -> bool:
         """Whether the tables of the routes have the same columns, and no expectations."""
         first, *others = (self._shape(name) for name in names)
-        alike = (first.table, first.partition_by, first.derived, first.constraints)
-        same = all((each.table, each.partition_by, each.derived, each.constraints) == alike for each in others)
+        expected = (first.table, first.partition_by, first.derived, first.constraints)
+        same = all(
+            (route_schema.table, route_schema.partition_by, route_schema.derived, route_schema.constraints) == expected
+            for route_schema in others
+        )
         return same and not any(self.branch.rules(name).expectations for name in names)
 
     def _fit_each(
-        self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+        self, shape: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
-        table, keep, rejects = fit(rows, envelopes, shape)
-        self._reject_each(envelopes, rejects, "stage", names, owner)
-        envelopes, owner = take(envelopes, keep), owner if keep is None else owner[keep.to_numpy()]
-        for nth, at in spans(owner):
-            self.builder.add(self.branch.route_id(names[nth]), table.slice(*at), envelopes.slice(*at))
+        table, keep, rejects = fit(rows, records, shape)
+        self._reject_each(records, rejects, "stage", names, owner)
+        records, owner = take(records, keep), owner if keep is None else owner[keep.to_numpy()]
+        for number, span in spans(owner):
+            self.builder.add(self.branch.route_id(names[number]), table.slice(*span), records.slice(*span))
 
-    def _reject_each(
-        self, envelopes: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray
-    ) -> None:
-        for nth, (start, count) in spans(owner[rejects.index]) if rejects.index else ():
+    def _reject_each(self, records: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray) -> None:
+        for number, (start, count) in spans(owner[rejects.index]) if rejects.index else ():
             at = slice(start, start + count)
-            theirs = Rejects(rejects.index[at], rejects.reason[at], rejects.detail[at])
-            rules = self.branch.rules(names[nth]) if step != "transform" else None
-            self._reject(envelopes, theirs, step, self._shape(names[nth]).uri, rules)
+            route_rejects = Rejects(rejects.index[at], rejects.reason[at], rejects.detail[at])
+            rules = self.branch.rules(names[number]) if step != "transform" else None
+            self._reject(records, route_rejects, step, self._shape(names[number]).uri, rules)
 
     def _shape(self, name: str) -> RouteSchema:
         shape = self.branch.shapes[name]
@@ -159,201 +162,201 @@ class BranchRun:
 
     # ---- one route ----
 
-    def _one_type(self, name: str, envelopes: pa.Table) -> None:
+    def _one_route(self, name: str, records: pa.Table) -> None:
         if name not in self.branch.shapes:
-            self._note(name, self.reading.look(name, envelopes) or {}, envelopes)
+            self._report_new(name, self.reading.infer(name, records) or {}, records)
             return
         shape = self.branch.shapes[name]
         if shape is None:
-            self._refuse(envelopes, name)
+            self._reject_table(records, name)
             return
-        envelopes = self._hold(envelopes, shape)
-        if self._meets_elements(name, shape, envelopes):
+        records = self._skip_present(records, shape)
+        if self._meets_elements(name, shape, records):
             return
-        found = self._delete_by_key(name, shape, envelopes, self.reading.read(name, shape, envelopes))
-        unknown = found.unknown
-        if asked := self.reading.wider(name, shape, envelopes, found.rejects):
-            unknown = merge_structures(unknown or {}, asked)
+        decoded = self._delete_by_key(name, shape, records, self.reading.read(name, shape, records))
+        unknown = decoded.unknown
+        if wider := self.reading.wider(name, shape, records, decoded.rejects):
+            unknown = merge_structures(unknown or {}, wider)
         if unknown:
-            self._note(name, unknown, envelopes)
-        self.builder.ignore(shape.uri, found.ignored)
-        self._reject(envelopes, found.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
-        if self.branch.explode is not None and len(found.rejects) < len(envelopes):
-            self._check_names([name], envelopes)  # a missing array produces no rows, but must be reported
+            self._report_new(name, unknown, records)
+        self.builder.ignore(shape.uri, decoded.ignored)
+        self._reject(records, decoded.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
+        if self.branch.explode is not None and len(decoded.rejects) < len(records):
+            self._check_names([name], records)  # a missing array produces no rows, but must be reported
         if not self.builder.discovered:
-            self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
+            self._transform(name, shape, decoded.rows, self._of_rows(records, decoded.index))
 
-    def _delete_by_key(self, name: str, shape: RouteSchema, envelopes: pa.Table, found: Decoded) -> Decoded:
+    def _delete_by_key(self, name: str, shape: RouteSchema, records: pa.Table, decoded: Decoded) -> Decoded:
         """Delete by record key for tombstones, if the table is merged and `tombstone` is not set.
 
         Not for SCD2: a tombstone has no sequence value.
         """
         merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
         if merge is None or merge.scd2 or name == EVERY or decode.tombstone:
-            return found
-        if Reason.TOMBSTONE not in found.rejects.reason:
-            return found
-        nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
-        theirs = envelopes.take(nulls)
-        table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options)
-        self._reject(theirs, rejects, "decode", shape.uri)
-        self.builder.add(self.branch.route_id(name), table, theirs.take(index))
-        return replace(found, rejects=found.rejects.without(Reason.TOMBSTONE))
+            return decoded
+        if Reason.TOMBSTONE not in decoded.rejects.reason:
+            return decoded
+        nulls = [at for at, reason, _ in decoded.rejects if reason is Reason.TOMBSTONE]
+        tombstones = records.take(nulls)
+        table, index, rejects = deletes_by_key(tombstones, shape, merge, decode.options)
+        self._reject(tombstones, rejects, "decode", shape.uri)
+        self.builder.add(self.branch.route_id(name), table, tombstones.take(index))
+        return replace(decoded, rejects=decoded.rejects.without(Reason.TOMBSTONE))
 
-    def _meets_elements(self, name: str, shape: RouteSchema, envelopes: pa.Table) -> bool:
+    def _meets_elements(self, name: str, shape: RouteSchema, records: pa.Table) -> bool:
         """Whether records are the first to show the element type of the exploded array."""
         explode = self.branch.explode
         if explode is None or explode.column in shape.payload.names or not shape.room:
             return False
-        found = self.reading.look(name, envelopes)
-        if found is None or explode.column not in found["fields"]:
+        inferred = self.reading.infer(name, records)
+        if inferred is None or explode.column not in inferred["fields"]:
             return False
-        self._note(name, found, envelopes)
+        self._report_new(name, inferred, records)
         return True
 
     def _uri(self, name: str, shape: RouteSchema) -> str | None:
         """Table of a record; an SQL route selects it after the transform."""
         return self.branch.unrouted if name == EVERY else shape.uri
 
-    def _of_rows(self, envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+    def _of_rows(self, records: pa.Table, index: pa.Int64Array) -> pa.Table:
         """Record of each row; rows of the same record share it."""
-        return shared_records(envelopes, index) if self.branch.many else take(envelopes, index)
+        return shared_records(records, index) if self.branch.many else take(records, index)
 
-    def _note(self, name: str, structure: Structure, envelopes: pa.Table) -> None:
+    def _report_new(self, name: str, structure: Structure, records: pa.Table) -> None:
         """Report a new route or new fields; the driver responds with a schema."""
         self.builder.discovered[self.branch.route_id(name)] = structure
         if name == EVERY:
-            self._foresee(structure, envelopes)
+            self._predict_tables(structure, records)
 
-    def _foresee(self, structure: Structure, envelopes: pa.Table) -> None:
+    def _predict_tables(self, structure: Structure, records: pa.Table) -> None:
         """Predict the tables that an SQL route selects with the new fields, so that one response covers both.
 
         Other tasks may see other types and select another table; unused predictions are discarded.
         """
-        trial = BranchRun(self.branch, envelopes, self.builder.blank())
+        prediction = BranchRun(self.branch, records, self.builder.blank())
         with suppress(HeadraceError):  # a real error is raised again when the batch is applied
             shape = predict_schema(self.branch.shapes.get(EVERY), structure, self.branch.transform, self.branch.explode)
-            found = trial.reading.foresee(shape, envelopes)
-            trial._transform(EVERY, shape, found.rows, trial._of_rows(envelopes, found.index))
-        for name in trial.builder.discovered:
+            decoded = prediction.reading.decode_predicted(shape, records)
+            prediction._transform(EVERY, shape, decoded.rows, prediction._of_rows(records, decoded.index))
+        for name in prediction.builder.discovered:
             self.builder.discovered.setdefault(name, {})
 
-    def _refuse(self, envelopes: pa.Table, name: str) -> None:
+    def _reject_table(self, records: pa.Table, name: str) -> None:
         limits = self.branch.spec.limits
         detail = (
             f"table '{name}' exceeds the limit of {limits.tables} tables, or of {limits.new_tables} "
             "new tables per batch"
         )
-        everyone = list(range(len(envelopes)))
-        reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
-        rejects = Rejects(everyone, reasons, [detail] * len(everyone))
-        self._reject(envelopes, rejects, "route", self.branch.uri(name))
+        positions = list(range(len(records)))
+        reasons = [Reason.TOO_MANY_TABLES] * len(positions)
+        rejects = Rejects(positions, reasons, [detail] * len(positions))
+        self._reject(records, rejects, "route", self.branch.uri(name))
 
-    def _hold(self, envelopes: pa.Table, shape: RouteSchema) -> pa.Table:
+    def _skip_present(self, records: pa.Table, shape: RouteSchema) -> pa.Table:
         """Remove records that the table already has, according to its txn."""
         if not shape.floors:
-            return envelopes
-        there = np.zeros(len(envelopes), bool)
-        topics, partitions = envelopes.column("topic"), envelopes.column("partition")
-        for (topic, partition), floor in shape.floors.items():
+            return records
+        present = np.zeros(len(records), bool)
+        topics, partitions = records.column("topic"), records.column("partition")
+        for (topic, partition), last_offset in shape.floors.items():
             same = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
-            below = pc.less_equal(envelopes.column("offset"), floor)
-            there |= pc.and_(same, below).to_numpy()
-        self.record_outcomes.are_present(envelopes, there)
-        return envelopes.filter(pa.array(~there))
+            until = pc.less_equal(records.column("offset"), last_offset)
+            present |= pc.and_(same, until).to_numpy()
+        self.record_outcomes.are_present(records, present)
+        return records.filter(pa.array(~present))
 
     # ---- transform and SQL routes ----
 
     def _check_names(self, names: Iterable[str], rows: pa.Table) -> None:
         """Report names in the spec that rows of these routes do not have."""
         for name in names if self.branch.checks_names and len(rows) else ():
-            unknown = unknown_names(self.branch, name, self._shape(name), self.envelopes)
-            known = self.builder.unknown.get(self.branch.route_id(name))
-            self.builder.unknown[self.branch.route_id(name)] = unknown if known is None else unknown & known
+            unknown = unknown_names(self.branch, name, self._shape(name), self.records)
+            earlier = self.builder.unknown.get(self.branch.route_id(name))
+            self.builder.unknown[self.branch.route_id(name)] = unknown if earlier is None else unknown & earlier
 
-    def _transform(self, name: str, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> None:
+    def _transform(self, name: str, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
         if shape is self.branch.shapes.get(name):
             self._check_names([name], rows)
-        done = self._stepped(shape, rows, envelopes)
-        rejected = self._reject(envelopes, done.rejects, "transform", self._uri(name, shape))
-        rows, envelopes = self._whole(done.rows, take(envelopes, done.index), rejected)
+        transformed = self._stepped(shape, rows, records)
+        rejected = self._reject(records, transformed.rejects, "transform", self._uri(name, shape))
+        rows, records = self._whole(transformed.rows, take(records, transformed.index), rejected)
         if name != EVERY:
-            self._fit(name, shape, rows, envelopes)
+            self._fit(name, shape, rows, records)
             return
-        for target, part, theirs in self._by_sql(rows, envelopes):
-            self._into(target, part, theirs)
+        for target, part, part_records in self._by_sql(rows, records):
+            self._into(target, part, part_records)
 
-    def _stepped(self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> Transformed:
-        given = append_null_columns(rows, (*shape.absent, ROW), len(envelopes))
-        done = self.branch.transform.apply(given, envelopes, self.builder.now, shape.targets)
-        self.record_outcomes.are_filtered(envelopes, done.filtered.to_numpy())
-        check_rows(done.rows, outcomes.record_numbers(envelopes))
-        return done
+    def _stepped(self, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> Transformed:
+        inputs = append_null_columns(rows, (*shape.absent, ROW), len(records))
+        transformed = self.branch.transform.apply(inputs, records, self.builder.now, shape.targets)
+        self.record_outcomes.are_filtered(records, transformed.filtered.to_numpy())
+        check_rows(transformed.rows, outcomes.record_numbers(records))
+        return transformed
 
-    def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
+    def _by_sql(self, rows: pa.Table, records: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
         """Evaluate the SQL route over the transformed rows; a record without a route has no rows."""
         try:
-            names, rejects = evaluate_expression(self.branch.routing.value or "", rows, envelopes, self.builder.now)
+            names, rejects = evaluate_expression(self.branch.routing.value or "", rows, records, self.builder.now)
         except UsageError as error:
             raise columns_disagree(f"{self.branch.spec.table.path}, route.by.sql", error) from None
-        rejected = self._reject(envelopes, rejects, "route", self.branch.unrouted)
+        rejected = self._reject(records, rejects, "route", self.branch.unrouted)
         if (keep := remaining_positions(len(rows), rejects.index)) is not None:
-            keep = outcomes.without_rejects(envelopes, rejected) if self.branch.many else keep
-            rows, envelopes, names = rows.take(keep), envelopes.take(keep), names.take(keep)
-        routed = route.routes(self.branch.routing, envelopes, names)
-        self.record_outcomes.are_filtered(envelopes, routed.filtered.to_numpy())
-        rejected = self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
+            keep = outcomes.without_rejects(records, rejected) if self.branch.many else keep
+            rows, records, names = rows.take(keep), records.take(keep), names.take(keep)
+        routed = route.routes(self.branch.routing, records, names)
+        self.record_outcomes.are_filtered(records, routed.filtered.to_numpy())
+        rejected = self._reject(records, routed.rejects, "route", self.branch.unrouted)
         parts = route.split_by_route(routed.values).items()
-        return [(each, *self._whole(take(rows, at), take(envelopes, at), rejected)) for each, at in parts]
+        return [(name, *self._whole(take(rows, at), take(records, at), rejected)) for name, at in parts]
 
-    def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
+    def _into(self, name: str, rows: pa.Table, records: pa.Table) -> None:
         if name not in self.branch.shapes:
             self.builder.discovered.setdefault(self.branch.route_id(name), {})
             return
         shape = self.branch.shapes[name]
         if shape is None:
-            self._refuse(envelopes, name)
+            self._reject_table(records, name)
             return
         self._check_names([name], rows)
-        self._fit(name, shape, rows, envelopes)
+        self._fit(name, shape, rows, records)
 
     # ---- rows and dead letters ----
 
-    def _fit(self, name: str, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> None:
+    def _fit(self, name: str, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
         rules = self.branch.rules(name)
         if rules.expectations:
-            rows, envelopes = self._expect(shape.uri, rules, rows, envelopes)
+            rows, records = self._expect(shape.uri, rules, rows, records)
         if rules.merges is None:
-            table, keep, rejects = fit(rows, envelopes, shape)
-            kept = take(envelopes, keep)
+            table, keep, rejects = fit(rows, records, shape)
+            kept_records = take(records, keep)
         else:
-            table, index, rejects = fit_changes(rows, envelopes, shape, rules.merges, self.builder.now)
-            kept = envelopes.take(index)
-        rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
-        table, envelopes = self._whole(table, kept, rejected)
-        self.builder.add(self.branch.route_id(name), table, envelopes)
+            table, index, rejects = fit_changes(rows, records, shape, rules.merges, self.builder.now)
+            kept_records = records.take(index)
+        rejected = self._reject(records, rejects, "stage", shape.uri, rules)
+        table, records = self._whole(table, kept_records, rejected)
+        self.builder.add(self.branch.route_id(name), table, records)
 
-    def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, records: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Apply expectations; returns the remaining rows."""
-        found = apply_expectations(rules.expectations, rows, envelopes, self.builder.now, uri)
-        self.builder.miss(uri, found.violations)
-        self.record_outcomes.are_filtered(envelopes, found.dropped)
-        rejected = self._reject(envelopes, found.rejects, "expect", uri)
-        keep = pa.array(np.flatnonzero(found.keep))
-        return self._whole(take(rows, keep), take(envelopes, keep), rejected)
+        result = apply_expectations(rules.expectations, rows, records, self.builder.now, uri)
+        self.builder.miss(uri, result.violations)
+        self.record_outcomes.are_filtered(records, result.dropped)
+        rejected = self._reject(records, result.rejects, "expect", uri)
+        keep = pa.array(np.flatnonzero(result.keep))
+        return self._whole(take(rows, keep), take(records, keep), rejected)
 
-    def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def _whole(self, rows: pa.Table, records: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Remove all rows of rejected records: a record is written completely or not at all."""
-        return outcomes.without_records(rows, envelopes, rejected) if self.branch.many else (rows, envelopes)
+        return outcomes.without_records(rows, records, rejected) if self.branch.many else (rows, records)
 
     def _reject(
-        self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
+        self, records: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
     ) -> pa.Table:
         """Add one dead letter per record; returns the rejected records."""
         if not rejects.index:
-            return envelopes.slice(0, 0)
+            return records.slice(0, 0)
         if self.branch.many:
-            rejects = outcomes.first_rejects(envelopes, rejects)
+            rejects = outcomes.first_rejects(records, rejects)
         if rules is not None:
             enforce_contract(rejects, rules, table or "")
-        return self.builder.reject(envelopes, rejects, step, table)
+        return self.builder.reject(records, rejects, step, table)

@@ -14,15 +14,15 @@ from headrace.delta.schema import RECORD_SCHEMA
 _LARGE = ("key", "value", "headers")  # columns of a record
 
 
-def as_records(given: pa.Table | pa.RecordBatch) -> pa.Table:
+def as_records(records: pa.Table | pa.RecordBatch) -> pa.Table:
     """Table with exactly the columns of a record."""
-    table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+    table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
     return table if table.schema == RECORD_SCHEMA else table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
 
 
-def values_of(envelopes: pa.Table) -> pa.BinaryArray:
+def values_of(records: pa.Table) -> pa.BinaryArray:
     """Record values as one array."""
-    return _whole(envelopes.column("value"))
+    return _whole(records.column("value"))
 
 
 def _whole(values: pa.ChunkedArray) -> pa.Array:
@@ -36,20 +36,18 @@ def take(table: pa.Table, index: Any) -> pa.Table:
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
 
 
-def shared_records(envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+def shared_records(records: pa.Table, index: pa.Int64Array) -> pa.Table:
     """Record of each row; key, value and headers are dictionary-encoded, because rows share their record."""
     columns = [
-        pa.DictionaryArray.from_arrays(index, _whole(envelopes[name]))
-        if name in _LARGE
-        else envelopes[name].take(index)
-        for name in envelopes.column_names
+        pa.DictionaryArray.from_arrays(index, _whole(records[name])) if name in _LARGE else records[name].take(index)
+        for name in records.column_names
     ]
-    return pa.table(columns, envelopes.column_names)
+    return pa.table(columns, records.column_names)
 
 
-def remaining_positions(length: int, gone: list[int]) -> pa.Int64Array | None:
+def remaining_positions(length: int, removed: list[int]) -> pa.Int64Array | None:
     """Remaining positions; None if these are all."""
-    return pa.array(np.delete(np.arange(length), gone), pa.int64()) if gone else None
+    return pa.array(np.delete(np.arange(length), removed), pa.int64()) if removed else None
 
 
 def fill_columns(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
@@ -69,10 +67,10 @@ def append_null_columns(rows: pa.Table, names: Iterable[str], count: int) -> pa.
 def insert_null_rows(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Table, np.ndarray]:
     """Insert rows of NULLs at positions; returns the rows with their positions, in order."""
     empty = pa.table([pa.nulls(len(at), item.type) for item in rows.schema], schema=rows.schema)
-    whole = np.concatenate([index, np.array(at, np.int64)])
-    order = np.argsort(whole, kind="stable")
-    made = pa.concat_tables([rows, empty])
-    return made.take(pa.array(order)) if made.column_names else made, whole[order]
+    positions = np.concatenate([index, np.array(at, np.int64)])
+    order = np.argsort(positions, kind="stable")
+    combined = pa.concat_tables([rows, empty])
+    return combined.take(pa.array(order)) if combined.column_names else combined, positions[order]
 
 
 def spans(owner: np.ndarray) -> list[tuple[int, tuple[int, int]]]:

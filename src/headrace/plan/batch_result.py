@@ -45,30 +45,30 @@ class BatchResult:
 
 def merge_results(parts: Iterable[BatchResult]) -> BatchResult:
     """Merge the results of consecutive parts of a batch."""
-    whole, *others = parts
+    result, *others = parts
     for part in others:
-        whole = _joined(whole, part)
-    return whole
+        result = _joined(result, part)
+    return result
 
 
-def _joined(one: BatchResult, two: BatchResult) -> BatchResult:
-    behind = one.counts.read  # number of records before the second part
-    origins = {name: of + behind for name, of in two.origins.items()}
+def _joined(first: BatchResult, second: BatchResult) -> BatchResult:
+    offset = first.counts.read  # number of records before the second part
+    origins = {name: of + offset for name, of in second.origins.items()}
     return BatchResult(
-        _united(one.tables, two.tables, lambda *both: pa.concat_tables(both)),
-        pa.concat_tables([one.letters, two.letters]),
-        one.counts + two.counts,
-        _united(one.discovered, two.discovered, merge_structures),
-        one.assumed | two.assumed,
-        _united(one.unknown, two.unknown, frozenset.intersection),
-        _united(one.origins, origins, lambda *both: np.concatenate(both)),
-        np.concatenate([one.dead, two.dead + behind]),
+        _united(first.tables, second.tables, lambda *both: pa.concat_tables(both)),
+        pa.concat_tables([first.letters, second.letters]),
+        first.counts + second.counts,
+        _united(first.discovered, second.discovered, merge_structures),
+        first.assumed | second.assumed,
+        _united(first.unknown, second.unknown, frozenset.intersection),
+        _united(first.origins, origins, lambda *both: np.concatenate(both)),
+        np.concatenate([first.dead, second.dead + offset]),
     )
 
 
-def _united(one: Mapping[RouteId, T], two: Mapping[RouteId, T], join: Callable[[T, T], T]) -> dict[RouteId, T]:
-    both = {name: join(one[name], two[name]) for name in one.keys() & two.keys()}
-    return {**one, **two, **both}
+def _united(first: Mapping[RouteId, T], second: Mapping[RouteId, T], join: Callable[[T, T], T]) -> dict[RouteId, T]:
+    both = {name: join(first[name], second[name]) for name in first.keys() & second.keys()}
+    return {**first, **second, **both}
 
 
 class ResultBuilder:
@@ -94,20 +94,20 @@ class ResultBuilder:
         """Empty builder for the same batch."""
         return ResultBuilder(self.spec, len(self.record_outcomes.row), self.now)
 
-    def add(self, route_id: RouteId, table: pa.Table, envelopes: pa.Table) -> None:
+    def add(self, route_id: RouteId, table: pa.Table, records: pa.Table) -> None:
         """Add rows of a table with their records."""
         if not len(table):
             return
-        self.record_outcomes.have_row(envelopes)
+        self.record_outcomes.have_row(records)
         self._tables.setdefault(route_id, []).append(table)
-        self._origins.setdefault(route_id, []).append(record_numbers(envelopes))
+        self._origins.setdefault(route_id, []).append(record_numbers(records))
         self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
 
-    def reject(self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
+    def reject(self, records: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
         """Add dead letters; returns the rejected records."""
         for reason in rejects.reason:
             self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
-        rejected = envelopes.take(rejects.index)
+        rejected = records.take(rejects.index)
         rejected = pa.table([plain_array(column) for column in rejected.columns], rejected.column_names)
         self.record_outcomes.have_letter(rejected)
         self._dead.append(record_numbers(rejected))
@@ -122,9 +122,9 @@ class ResultBuilder:
         """Count violations of expectations."""
         _count(self._violations, uri, expectations)
 
-    def applied(self, letter_columns: DeadLetterColumns, value_bytes: int) -> BatchResult:
+    def applied(self, dead_letter_columns: DeadLetterColumns, value_bytes: int) -> BatchResult:
         """Build the result."""
-        letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
+        dead_letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
         record_outcomes = self.record_outcomes
         counts = Counts(
             read=len(record_outcomes.row),
@@ -140,7 +140,7 @@ class ResultBuilder:
         )
         return BatchResult(
             {name: pa.concat_tables(parts) for name, parts in self._tables.items()},
-            letter_columns.add(letters, self.now),
+            dead_letter_columns.add(dead_letters, self.now),
             counts,
             self.discovered,
             frozenset(self.assumed),

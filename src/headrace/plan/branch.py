@@ -111,9 +111,9 @@ class CompiledBranch:
             room = ColumnBudget(self._room_beside(existing or ()))
         else:
             payload, room = shape.payload, ColumnBudget(shape.room)
-        known = payload if self.explode is None else exploding.countable_payload(self.explode, payload)
+        columns = payload if self.explode is None else exploding.countable_payload(self.explode, payload)
         before = room.left
-        part = admitted(by_key(known), structure, room)
+        part = admitted(by_key(columns), structure, room)
         return part, before - room.left if room.enough else self.spec.limits.new_columns
 
     def begin(self) -> None:
@@ -159,11 +159,11 @@ class CompiledBranch:
 
     def learn(self, discovered: Mapping[str, Structure]) -> None:
         """Merge inferred schemas; tables of an SQL route share their columns."""
-        for route, seen in discovered.items():
-            structure, columns = self.admitted(route, self.shapes.get(route), self._existing.get(route), seen)
+        for route, inferred in discovered.items():
+            structure, columns = self.admitted(route, self.shapes.get(route), self._existing.get(route), inferred)
             self._added[route] += columns
-            known = self._learned.get(route)
-            self._learned[route] = merge_structures(known, structure) if known else structure
+            earlier = self._learned.get(route)
+            self._learned[route] = merge_structures(earlier, structure) if earlier else structure
         for route in self._learned if EVERY in self._learned else discovered:
             learned = self._learned.get(EVERY, self._learned[route])
             shape = self.shape_of(route, existing=self._existing.get(route), learned=learned)

@@ -26,46 +26,46 @@ from headrace.transform.steps import Transform, WhereStep
 Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
-def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
+def fit_changes(rows: pa.Table, records: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
     """Changes in the columns of staged files, their positions, and rejects.
 
     A record that changes the key of a row becomes two changes: a delete of the old key and a put of the new one.
     """
-    wanted = staged_schema(shape.table, merge.keys)
-    ops, rejects = _operations(rows, envelopes, shape, merge, now)
-    loose = replace(shape, table=pa.schema(list(wanted)[1:]), constraints=())
-    table, keep, misfits = fit(rows, envelopes, loose)
-    at = np.arange(len(envelopes)) if keep is None else keep.to_numpy()
+    schema = staged_schema(shape.table, merge.keys)
+    ops, rejects = _operations(rows, records, shape, merge, now)
+    loose = replace(shape, table=pa.schema(list(schema)[1:]), constraints=())
+    table, keep, misfits = fit(rows, records, loose)
+    at = np.arange(len(records)) if keep is None else keep.to_numpy()
     rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, shape, merge))
-    rejects = rejects.and_then(_broken(table, envelopes, at, ops, rejects, shape))
+    rejects = rejects.and_then(_broken(table, records, at, ops, rejects, shape))
     good = ~np.isin(at, rejects.index)
     table, at = table.filter(pa.array(good)), at[good]
-    made = _with_change(table, envelopes.take(pa.array(at)), ops[at], np.arange(len(at)))
-    moves, whence = _moved(rows, envelopes, made, at, shape, merge)
+    changes = _with_change(table, records.take(pa.array(at)), ops[at], np.arange(len(at)))
+    moves, moved_from = _moved(rows, records, changes, at, shape, merge)
     if len(moves):
-        made, at = pa.concat_tables([made, moves]), np.concatenate([at, whence])
-    return made, pa.array(at, pa.int64()), rejects
+        changes, at = pa.concat_tables([changes, moves]), np.concatenate([at, moved_from])
+    return changes, pa.array(at, pa.int64()), rejects
 
 
 def deletes_by_key(
-    envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
+    records: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
     """Deletes by record key; records whose key cannot be decoded are rejected."""
-    wanted = staged_schema(shape.table, merge.keys)
-    keys, index, rejects = keys_of_rows(envelopes["key"], shape, merge, how)
-    return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
+    schema = staged_schema(shape.table, merge.keys)
+    keys, index, rejects = keys_of_rows(records["key"], shape, merge, how)
+    return _only_keys(keys, records.take(index), schema, np.arange(len(index))), index, rejects
 
 
 # ---- operations ----
 
 
 def _operations(
-    rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime
+    rows: pa.Table, records: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime
 ) -> tuple[np.ndarray, Rejects]:
-    ops, rejects = np.full(len(envelopes), PUT, object), Rejects()
+    ops, rejects = np.full(len(records), PUT, object), Rejects()
     for text, op in ((merge.deletes, DELETE), (merge.truncates, TRUNCATE)):
         if text is not None:
-            at, failed = _holding(text, rows, envelopes, now, shape)
+            at, failed = _holding(text, rows, records, now, shape)
             ops[at] = op
             rejects = rejects.and_then(failed)
     return ops, rejects.and_then(_truncates(ops)) if merge.scd2 else rejects
@@ -74,27 +74,27 @@ def _operations(
 def _truncates(ops: np.ndarray) -> Rejects:
     """Reject truncates for SCD2: they have no sequence value."""
     rejects = Rejects()
-    said = "a truncate, which mode: scd2 does not support"
-    rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, said)
+    detail = "a truncate, which mode: scd2 does not support"
+    rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, detail)
     return rejects
 
 
 def _holding(
-    text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: RouteSchema
+    text: str, rows: pa.Table, records: pa.Table, now: datetime, shape: RouteSchema
 ) -> tuple[np.ndarray, Rejects]:
     """Rows for which a predicate is true, and rejects where it fails; missing columns are NULL."""
     check = _compiled(text)
-    named = {name.lower() for name in check.inputs()}
-    known = {name.lower() for name in (*rows.column_names, *ENVELOPE_NAMES)}
-    read = rows.select([name for name in rows.column_names if name.lower() in named] or rows.column_names[:1])
+    inputs = {name.lower() for name in check.inputs()}
+    available = {name.lower() for name in (*rows.column_names, *ENVELOPE_NAMES)}
+    columns = rows.select([name for name in rows.column_names if name.lower() in inputs] or rows.column_names[:1])
     for name in check.inputs():
-        if name.lower() not in known:
-            read = read.append_column(name, pa.nulls(len(rows)))
+        if name.lower() not in available:
+            columns = columns.append_column(name, pa.nulls(len(rows)))
     try:
-        seen = check.apply(read, envelopes, now)
+        result = check.apply(columns, records, now)
     except UsageError as error:
         raise columns_disagree(f"{shape.uri}, merge", error) from None
-    return seen.index.to_numpy(), seen.rejects
+    return result.index.to_numpy(), result.rejects
 
 
 @lru_cache(maxsize=256)
@@ -123,65 +123,64 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema,
 
 
 def _broken(
-    table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: RouteSchema
+    table: pa.Table, records: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: RouteSchema
 ) -> Rejects:
     """Puts that violate a constraint of the table."""
     if not shape.constraints:
         return Rejects()
     puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
-    return broken(table.take(pa.array(puts)), envelopes.take(pa.array(at[puts])), shape, at[puts])
+    return broken(table.take(pa.array(puts)), records.take(pa.array(at[puts])), shape, at[puts])
 
 
 def _nulls(table: pa.Table, name: str) -> np.ndarray:
-    found: np.ndarray = pc.is_null(table[name]).to_numpy()
-    return found
+    mask: np.ndarray = pc.is_null(table[name]).to_numpy()
+    return mask
 
 
-def _with_change(table: pa.Table, envelopes: pa.Table, ops: np.ndarray, rows: np.ndarray) -> pa.Table:
+def _with_change(table: pa.Table, records: pa.Table, ops: np.ndarray, rows: np.ndarray) -> pa.Table:
     """Prepend the change column: operation, record position and row number."""
-    place = source_of(envelopes)
-    parts = [pa.array(ops, pa.string()), *place.flatten(), pa.array(rows, pa.int64())]
+    position = source_of(records)
+    parts = [pa.array(ops, pa.string()), *position.flatten(), pa.array(rows, pa.int64())]
     return table.add_column(0, CHANGE, pa.StructArray.from_arrays(parts, fields=list(CHANGE.type)))
 
 
-def _only_keys(keys: pa.Table, envelopes: pa.Table, wanted: pa.Schema, rows: np.ndarray) -> pa.Table:
+def _only_keys(keys: pa.Table, records: pa.Table, file_schema: pa.Schema, rows: np.ndarray) -> pa.Table:
     """Deletes with keys, and optionally a sequence value; other columns are NULL."""
-    schema = pa.schema(list(wanted)[1:])
-    made = [
-        keys[item.name].cast(item.type) if item.name in keys.column_names else _silent(item, envelopes)
-        for item in schema
+    schema = pa.schema(list(file_schema)[1:])
+    columns = [
+        keys[item.name].cast(item.type) if item.name in keys.column_names else _silent(item, records) for item in schema
     ]
-    table = pa.Table.from_arrays(made, schema=schema)
-    return _with_change(table, envelopes, np.full(len(envelopes), DELETE, object), rows)
+    table = pa.Table.from_arrays(columns, schema=schema)
+    return _with_change(table, records, np.full(len(records), DELETE, object), rows)
 
 
-def _silent(item: pa.Field, envelopes: pa.Table) -> pa.Array:
-    return source_of(envelopes) if item.name == SOURCE.name else pa.nulls(len(envelopes), item.type)
+def _silent(item: pa.Field, records: pa.Table) -> pa.Array:
+    return source_of(records) if item.name == SOURCE.name else pa.nulls(len(records), item.type)
 
 
 def _moved(
-    rows: pa.Table, envelopes: pa.Table, made: pa.Table, at: np.ndarray, shape: RouteSchema, merge: MergeSpec
+    rows: pa.Table, records: pa.Table, changes: pa.Table, at: np.ndarray, shape: RouteSchema, merge: MergeSpec
 ) -> tuple[pa.Table, np.ndarray]:
     """Deletes of old keys, for change events that changed the key of a row."""
-    none = made.slice(0, 0), np.array([], np.int64)
+    none = changes.slice(0, 0), np.array([], np.int64)
     if "_before" not in merge.aside or "_before" not in rows.column_names or not shape.origins:
         return none
     before = rows["_before"].take(pa.array(at)).combine_chunks()
-    puts = pc.equal(pc.struct_field(made[CHANGE.name], "op"), PUT).combine_chunks()
-    there = np.flatnonzero(pc.and_(puts, before.is_valid()).to_numpy(zero_copy_only=False))
-    if not len(there):
+    puts = pc.equal(pc.struct_field(changes[CHANGE.name], "op"), PUT).combine_chunks()
+    moved = np.flatnonzero(pc.and_(puts, before.is_valid()).to_numpy(zero_copy_only=False))
+    if not len(moved):
         return none
-    old, index = keys_before(before.take(pa.array(there)), shape, merge)
-    there = there[index.to_numpy()]
-    new = made.select(list(merge.keys)).take(pa.array(there))
-    other = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
-    there = there[other]
-    known, whence = old.filter(pa.array(other)), at[there]
+    old, index = keys_before(before.take(pa.array(moved)), shape, merge)
+    moved = moved[index.to_numpy()]
+    new = changes.select(list(merge.keys)).take(pa.array(moved))
+    changed = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
+    moved = moved[changed]
+    old_keys, origins = old.filter(pa.array(changed)), at[moved]
     if merge.sequence_by:  # of the change itself, so that late changes are ordered correctly
-        known = known.append_column(merge.sequence_by, made[merge.sequence_by].take(pa.array(there)))
-    return _only_keys(known, envelopes.take(pa.array(whence)), made.schema, there), whence
+        old_keys = old_keys.append_column(merge.sequence_by, changes[merge.sequence_by].take(pa.array(moved)))
+    return _only_keys(old_keys, records.take(pa.array(origins)), changes.schema, moved), origins
 
 
-def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> np.ndarray:
-    found: np.ndarray = pc.not_equal(one.cast(two.type), two).to_numpy()
-    return found
+def _differ(first: pa.ChunkedArray, second: pa.ChunkedArray) -> np.ndarray:
+    mask: np.ndarray = pc.not_equal(first.cast(second.type), second).to_numpy()
+    return mask

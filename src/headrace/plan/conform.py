@@ -22,78 +22,78 @@ from headrace.transform.sql.column_defaults import default_value
 from headrace.transform.sql.constraints import violations
 
 
-def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+def fit(rows: pa.Table, records: pa.Table, shape: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Rows in the schema of the table, their positions (None: all), and rejects."""
     columns: list[pa.ChunkedArray | pa.Array] = []
     rejects = Rejects([], [], [])
-    derived = {each.column: each for each in shape.derived}
+    derived = {by.column: by for by in shape.derived}
     for item in shape.table:
         if item.name in derived:
-            column = derive(derived[item.name], _origin(rows, envelopes, shape, derived[item.name]))
+            column = derive(derived[item.name], _origin(rows, records, shape, derived[item.name]))
         else:
-            column = _column(rows, envelopes, item, rejects)
+            column = _column(rows, records, item, rejects)
         columns.append(column)
         _check_nulls(column, item, rejects)
         if item.name in shape.partition_by:
             _check_partition(column, item, rejects)
     _check_path(dict(zip(shape.table.names, columns, strict=True)), shape, rejects)
     if not columns:
-        rejects.add_all(range(len(envelopes)), Reason.MISSING, "no columns known yet")
+        rejects.add_all(range(len(records)), Reason.MISSING, "no columns known yet")
     keep = None
     if rejects.index:
         rejects = rejects.firsts().in_order()  # one dead letter per record: the first error in column order
-        keep = _kept(len(envelopes), rejects.index)
+        keep = _kept(len(records), rejects.index)
         columns = [column.take(keep) for column in columns]
     fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
     table = pa.Table.from_arrays(fitted, schema=shape.table)
-    return _constrained(table, envelopes, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
+    return _constrained(table, records, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
 
 
-def broken(table: pa.Table, envelopes: pa.Table, shape: RouteSchema, at: np.ndarray) -> Rejects:
+def broken(table: pa.Table, records: pa.Table, shape: RouteSchema, at: np.ndarray) -> Rejects:
     """Rejects of rows that violate a constraint of the table; `at` has their positions."""
     rejects = Rejects([], [], [])
-    for detail, rows in violations(shape.constraints, table, envelopes):
+    for detail, rows in violations(shape.constraints, table, records):
         rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
     return rejects.firsts().in_order()
 
 
 def _constrained(
-    table: pa.Table, envelopes: pa.Table, shape: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
+    table: pa.Table, records: pa.Table, shape: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
 ) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Remove rows that violate a constraint of the table."""
     at = np.arange(len(table)) if keep is None else keep.to_numpy()
-    found = broken(table, envelopes if keep is None else envelopes.take(keep), shape, at)
-    if not found.index:
+    violating = broken(table, records if keep is None else records.take(keep), shape, at)
+    if not violating.index:
         return table, keep, rejects
-    good = ~np.isin(at, found.index)
-    return table.filter(pa.array(good)), pa.array(at[good], pa.int64()), rejects.and_then(found).in_order()
+    good = ~np.isin(at, violating.index)
+    return table.filter(pa.array(good)), pa.array(at[good], pa.int64()), rejects.and_then(violating).in_order()
 
 
-def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
+def _column(rows: pa.Table, records: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
     absent = rows.schema.get_field_index(item.name) < 0  # column_names would be quadratic in the number of columns
     if item.name == SOURCE.name and absent and same_type(item.type, SOURCE.type):
-        return source_of(envelopes)
+        return source_of(records)
     if item.name == METADATA.name and same_type(item.type, METADATA.type):
-        return metadata_of(envelopes)
+        return metadata_of(records)
     if absent:
         default = default_value(item)
-        return pa.nulls(len(envelopes), item.type) if default is None else pa.repeat(default, len(envelopes))
+        return pa.nulls(len(records), item.type) if default is None else pa.repeat(default, len(records))
     column = rows.column(item.name)
     if same_type(column.type, item.type):
         return column
     return _converted(column, item, rejects)
 
 
-def _origin(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
+def _origin(rows: pa.Table, records: pa.Table, shape: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
     """Source column of a derived partition column; its own rejects are reported elsewhere."""
     if by.origin == RECORD_TIME and by.origin not in shape.table.names:
-        return envelopes["timestamp"]
-    return _column(rows, envelopes, shape.table.field(by.origin), Rejects([], [], []))
+        return records["timestamp"]
+    return _column(rows, records, shape.table.field(by.origin), Rejects([], [], []))
 
 
-def source_of(envelopes: pa.Table) -> pa.StructArray:
+def source_of(records: pa.Table) -> pa.StructArray:
     """`_source` column: position of the record of each row."""
-    parts = [_flat(envelopes.column(name)) for name in ("topic", "partition", "offset", "timestamp")]
+    parts = [_flat(records.column(name)) for name in ("topic", "partition", "offset", "timestamp")]
     return pa.StructArray.from_arrays(parts, fields=list(SOURCE.type))
 
 
@@ -149,11 +149,11 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
     """Rows in which a required value is NULL, at any depth; fields of NULL structs are not checked."""
     if values.null_count:
-        there = values.is_valid()
-        mask = there.to_numpy(zero_copy_only=False)
+        valid = values.is_valid()
+        mask = valid.to_numpy(zero_copy_only=False)
         if not item.nullable:
             yield name, rows[~mask]
-        values, rows = values.filter(there), rows[mask]
+        values, rows = values.filter(valid), rows[mask]
     kind = item.type
     if pa.types.is_struct(kind):
         for at, inner in enumerate(kind):
@@ -207,5 +207,5 @@ def _empty(kind: pa.DataType) -> pa.Scalar:
     return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
 
 
-def _kept(length: int, gone: list[int]) -> pa.Int64Array:
-    return pa.array(np.delete(np.arange(length), gone), pa.int64())
+def _kept(length: int, rejected: list[int]) -> pa.Int64Array:
+    return pa.array(np.delete(np.arange(length), rejected), pa.int64())

@@ -11,20 +11,20 @@ _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999 in m
 _ISO = "%Y-%m-%dT%H:%M:%S"
 
 
-def metadata_of(envelopes: pa.Table) -> pa.StringArray:
+def metadata_of(records: pa.Table) -> pa.StringArray:
     """JSON object per record, with its timestamp and partition."""
-    moments = envelopes["timestamp"].combine_chunks().cast(pa.timestamp("ms", "UTC"), safe=False)
+    moments = records["timestamp"].combine_chunks().cast(pa.timestamp("ms", "UTC"), safe=False)
     parts = [
         '{"topic":',
-        _quoted(envelopes["topic"]),
+        _quoted(records["topic"]),
         ',"offset":',
-        _text(envelopes["offset"]),
+        _text(records["offset"]),
         ',"timestamp":',
         pc.fill_null(_text(moments.cast(pa.int64())), "null"),
         ',"timestamp_iso":',
         pc.fill_null(_iso(moments), "null"),
         ',"partition":"',
-        _text(envelopes["partition"]),
+        _text(records["partition"]),
         '"}',
         "",
     ]
@@ -32,20 +32,20 @@ def metadata_of(envelopes: pa.Table) -> pa.StringArray:
 
 
 def _text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    made = values.cast(pa.string())
-    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    texts = values.cast(pa.string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
 
 def _iso(moments: pa.TimestampArray) -> pa.Array:
     """Timestamp as text; NULL outside the years 1 to 9999."""
     counts = moments.cast(pa.int64())
-    told = pc.and_(pc.greater_equal(counts, _FIRST), pc.less_equal(counts, _LAST))
-    moments = pc.if_else(told, moments, pa.scalar(None, moments.type))
+    valid = pc.and_(pc.greater_equal(counts, _FIRST), pc.less_equal(counts, _LAST))
+    moments = pc.if_else(valid, moments, pa.scalar(None, moments.type))
     return pc.binary_join_element_wise('"', pc.strftime(moments, _ISO), 'Z"', "")
 
 
 def _quoted(topics: pa.ChunkedArray) -> pa.Array:
     """Topic names as JSON strings; each distinct one is encoded once."""
-    few = topics.combine_chunks().dictionary_encode()
-    texts = pa.array([json.dumps(topic, ensure_ascii=False) for topic in few.dictionary.to_pylist()], pa.string())
-    return texts.take(few.indices)
+    encoded = topics.combine_chunks().dictionary_encode()
+    texts = pa.array([json.dumps(topic, ensure_ascii=False) for topic in encoded.dictionary.to_pylist()], pa.string())
+    return texts.take(encoded.indices)

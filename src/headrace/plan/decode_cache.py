@@ -21,47 +21,47 @@ class DecodeCache:
         self._wanted = branches > 1
         self._made: list[tuple[pa.Table, pa.Schema, Decoded]] = []
 
-    def keep(self, envelopes: pa.Table, payload: pa.Schema, found: Decoded) -> None:
+    def keep(self, records: pa.Table, payload: pa.Schema, decoded: Decoded) -> None:
         """Store a result."""
-        if self._wanted and found.unknown is None:
-            self._made.append((envelopes, payload, found))
+        if self._wanted and decoded.unknown is None:
+            self._made.append((records, payload, decoded))
 
-    def find(self, envelopes: pa.Table, payload: pa.Schema, explode: Explode | None) -> Decoded | None:
+    def find(self, records: pa.Table, payload: pa.Schema, explode: Explode | None) -> Decoded | None:
         """Cached result in the columns of this payload; its rejects must be decoded again."""
-        for whole, known, found in self._made:
-            if whole is envelopes and _covers(known, payload, explode) and not _misses(found, explode):
-                return replace(found, rows=_in_columns(found.rows, known, payload), ignored={})
+        for cached, cached_payload, decoded in self._made:
+            if cached is records and _covers(cached_payload, payload, explode) and not _misses(decoded, explode):
+                return replace(decoded, rows=_in_columns(decoded.rows, cached_payload, payload), ignored={})
         return None
 
 
-def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
+def _covers(cached: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
     """Whether a result with the payload `known` contains exactly the fields of the requested payload."""
-    have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
-    if not want or any(item.rescue for item in payload_fields((*known, *payload))):
+    have, want = _by_path(decoded_schema(cached)), _by_path(decoded_schema(payload))
+    if not want or any(item.rescue for item in payload_fields((*cached, *payload))):
         return False
-    if explode is None and not _by_path(known).keys() <= _by_path(payload).keys():
+    if explode is None and not _by_path(cached).keys() <= _by_path(payload).keys():
         return False
     return all(path in have and _same(have[path], item) for path, item in want.items())
 
 
-def _misses(found: Decoded, explode: Explode | None) -> bool:
+def _misses(decoded: Decoded, explode: Explode | None) -> bool:
     """Whether ignored fields are subject to the contract of the requested payload."""
-    if explode is None or UNTOLD in found.ignored:
-        return bool(found.ignored)
-    return bool(own_names(explode, found.ignored))
+    if explode is None or UNTOLD in decoded.ignored:
+        return bool(decoded.ignored)
+    return bool(own_names(explode, decoded.ignored))
 
 
 def _by_path(fields: list[pa.Field] | pa.Schema) -> dict[tuple[str, ...], pa.Field]:
     return {payload_field(item).keys: item for item in fields}
 
 
-def _same(one: pa.Field, two: pa.Field) -> bool:
-    have, want = (replace(payload_field(item), name="", path="") for item in (one, two))
-    return have == want and one.type.equals(two.type, check_metadata=True)
+def _same(first: pa.Field, second: pa.Field) -> bool:
+    have, want = (replace(payload_field(item), name="", path="") for item in (first, second))
+    return have == want and first.type.equals(second.type, check_metadata=True)
 
 
-def _in_columns(rows: pa.Table, known: pa.Schema, payload: pa.Schema) -> pa.Table:
-    have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
+def _in_columns(rows: pa.Table, cached: pa.Schema, payload: pa.Schema) -> pa.Table:
+    have, want = _by_path(decoded_schema(cached)), _by_path(decoded_schema(payload))
     return pa.Table.from_arrays([rows[have[path].name] for path in want], schema=pa.schema(list(want.values())))
 
 

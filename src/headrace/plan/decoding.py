@@ -32,27 +32,27 @@ class BranchDecoding:
     def __init__(self, branch: CompiledBranch, builder: ResultBuilder) -> None:
         self.branch, self.builder, self.shared = branch, builder, builder.shared
 
-    def read(self, route: str, shape: RouteSchema, envelopes: pa.Table) -> Decoded:
+    def read(self, route: str, shape: RouteSchema, records: pa.Table) -> Decoded:
         """Decode the records of a route."""
         new_field = self.branch.new_field(route, shape)
         if self.branch.explode is None:
-            return self._light(self.together(route, shape, new_field, envelopes), envelopes)
-        found = self._settled(self._listed(self.branch.explode, route, shape, new_field, envelopes), envelopes)
-        return self._exploded(self.branch.explode, found, envelopes)
+            return self._light(self.together(route, shape, new_field, records), records)
+        decoded = self._settled(self._listed(self.branch.explode, route, shape, new_field, records), records)
+        return self._exploded(self.branch.explode, decoded, records)
 
-    def together(self, way: Hashable, shape: RouteSchema, new_field: NewField, envelopes: pa.Table) -> Decoded:
+    def together(self, key: Hashable, shape: RouteSchema, new_field: NewField, records: pa.Table) -> Decoded:
         """Decode records with the same payload, of one or several routes."""
-        return self._settled(self._decoded(way, shape.payload, new_field, envelopes, shape), envelopes)
+        return self._settled(self._decoded(key, shape.payload, new_field, records, shape), records)
 
-    def look(self, route: str, envelopes: pa.Table) -> Structure | None:
+    def infer(self, route: str, records: pa.Table) -> Structure | None:
         """Infer the schema of records."""
         if self.branch.explode is None:
-            return self.branch.decoder(f"{route}?", pa.schema([]), "evolve").decode(values_of(envelopes)).unknown
+            return self.branch.decoder(f"{route}?", pa.schema([]), "evolve").decode(values_of(records)).unknown
         # A cached decoder remembers earlier types: elements that conflicted before may now agree.
         fresh = self.branch.fresh_decoder(pa.schema([]), "evolve")
-        return exploding.show_elements(self.branch.explode, fresh.decode(values_of(envelopes)).unknown)
+        return exploding.show_elements(self.branch.explode, fresh.decode(values_of(records)).unknown)
 
-    def wider(self, route: str, shape: RouteSchema, envelopes: pa.Table, rejects: Rejects) -> Structure | None:
+    def wider(self, route: str, shape: RouteSchema, records: pa.Table, rejects: Rejects) -> Structure | None:
         """Wider types that rejected values require; partition columns are not widened."""
         misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
         contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
@@ -65,40 +65,40 @@ class BranchDecoding:
 
         # The fields of elements are widened together or not at all.
         fixed = [item.name for item in shape.payload if any(map(stays, exploding.column_names(explode, item)))]
-        values = values_of(envelopes).take(pa.array(misfits))
+        values = values_of(records).take(pa.array(misfits))
 
         def decode(payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
             key = (new_field, payload.serialize().to_pybytes())
             return self.branch.decoder(key, payload, new_field, shape).decode(values)
 
-        asked = widened_types(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
-        return asked if explode is None else exploding.show_elements(explode, asked)
+        wider_types = widened_types(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
+        return wider_types if explode is None else exploding.show_elements(explode, wider_types)
 
-    def foresee(self, shape: RouteSchema, envelopes: pa.Table) -> Decoded:
+    def decode_predicted(self, shape: RouteSchema, records: pa.Table) -> Decoded:
         """Decode records with a predicted schema."""
         key = shape.payload.serialize().to_pybytes()
-        found = self.together(key, shape, "evolve", envelopes)
-        return found if self.branch.explode is None else self._exploded(self.branch.explode, found, envelopes)
+        decoded = self.together(key, shape, "evolve", records)
+        return decoded if self.branch.explode is None else self._exploded(self.branch.explode, decoded, records)
 
     def _decoded(
-        self, key: Hashable, payload: pa.Schema, new_field: NewField, envelopes: pa.Table, shape: RouteSchema
+        self, key: Hashable, payload: pa.Schema, new_field: NewField, records: pa.Table, shape: RouteSchema
     ) -> Decoded:
         """Decode records, or only the rejects of the cached result of another branch."""
         decoder = self.branch.decoder(key, payload, new_field, shape)
-        lent = self.shared.find(envelopes, payload, self.branch.explode)
-        if lent is None:
-            found = decode_records(decoder, envelopes)
-            self.shared.keep(envelopes, payload, found)
-            return found
+        cached = self.shared.find(records, payload, self.branch.explode)
+        if cached is None:
+            decoded = decode_records(decoder, records)
+            self.shared.keep(records, payload, decoded)
+            return decoded
         return (
-            merge_cached(lent, decode_records(decoder, envelopes.take(lent.rejects.index)))
-            if lent.rejects.index
-            else lent
+            merge_cached(cached, decode_records(decoder, records.take(cached.rejects.index)))
+            if cached.rejects.index
+            else cached
         )
 
     # ---- tombstones ----
 
-    def tombstones(self, rejects: Rejects, envelopes: pa.Table) -> tuple[Rejects, list[int]]:
+    def tombstones(self, rejects: Rejects, records: pa.Table) -> tuple[Rejects, list[int]]:
         """Rejects without tombstones, and the positions of tombstones; skipped ones are counted as filtered."""
         answer = self.branch.spec.tombstone
         if answer == "dead_letter" or Reason.TOMBSTONE not in rejects.reason:
@@ -110,73 +110,73 @@ class BranchDecoding:
             else:
                 others.add(position, reason, detail)
         if answer == "skip":
-            self.builder.record_outcomes.are_filtered(envelopes, nulls)
+            self.builder.record_outcomes.are_filtered(records, nulls)
         return others, nulls
 
-    def _settled(self, found: Decoded, envelopes: pa.Table) -> Decoded:
+    def _settled(self, decoded: Decoded, records: pa.Table) -> Decoded:
         if self.branch.spec.decode.options.many:
-            self._note_empty(found, envelopes)
-        rejects, nulls = self.tombstones(found.rejects, envelopes)
+            self._count_empty(decoded, records)
+        rejects, nulls = self.tombstones(decoded.rejects, records)
         if not nulls or self.branch.spec.tombstone == "skip":
-            return replace(found, rejects=rejects)
-        rows, index = insert_null_rows(found.rows, found.index.to_numpy(), nulls)
-        return replace(found, rows=rows, index=pa.array(index), rejects=rejects)
+            return replace(decoded, rejects=rejects)
+        rows, index = insert_null_rows(decoded.rows, decoded.index.to_numpy(), nulls)
+        return replace(decoded, rows=rows, index=pa.array(index), rejects=rejects)
 
-    def _note_empty(self, found: Decoded, envelopes: pa.Table) -> None:
+    def _count_empty(self, decoded: Decoded, records: pa.Table) -> None:
         """Count records without rows as filtered."""
-        met = np.concatenate([found.index.to_numpy(), np.array(found.rejects.index, np.int64)])
-        self.builder.record_outcomes.are_filtered(envelopes, np.setdiff1d(np.arange(len(envelopes)), met))
+        with_outcome = np.concatenate([decoded.index.to_numpy(), np.array(decoded.rejects.index, np.int64)])
+        self.builder.record_outcomes.are_filtered(records, np.setdiff1d(np.arange(len(records)), with_outcome))
 
     # ---- several rows per record ----
 
-    def _light(self, found: Decoded, envelopes: pa.Table) -> Decoded:
+    def _light(self, decoded: Decoded, records: pa.Table) -> Decoded:
         """Reject records whose rows would repeat too many bytes of the record."""
         if not self.branch.many or not self.branch.lends:
-            return found
-        repeated = self._lent(envelopes)[found.index.to_numpy()]
-        return exploding.reject_repeating(found, np.ones_like(repeated), repeated, self.branch.limits.repeated_bytes)
+            return decoded
+        repeated = self._lent(records)[decoded.index.to_numpy()]
+        return exploding.reject_repeating(decoded, np.ones_like(repeated), repeated, self.branch.limits.repeated_bytes)
 
-    def _lent(self, envelopes: pa.Table) -> np.ndarray:
+    def _lent(self, records: pa.Table) -> np.ndarray:
         """Bytes of each record that expressions copy to each of its rows."""
-        sizes = (row_bytes(envelopes[name]) for name in self.branch.lends)
-        return sum(sizes, np.zeros(len(envelopes), np.int64))
+        sizes = (row_bytes(records[name]) for name in self.branch.lends)
+        return sum(sizes, np.zeros(len(records), np.int64))
 
     def _listed(
-        self, explode: Explode, route: str, shape: RouteSchema, new_field: NewField, envelopes: pa.Table
+        self, explode: Explode, route: str, shape: RouteSchema, new_field: NewField, records: pa.Table
     ) -> Decoded:
         """Decode records with their array; other fields are added to the payload, which speeds up decoding."""
-        met = route in self.branch.strange
-        strange = self.branch.strange.setdefault(route, set())
-        if new_field == "rescue" and not met and len(envelopes) > _SAMPLE:
-            self._listed(explode, route, shape, new_field, envelopes.slice(0, _SAMPLE))
-        payload = exploding.with_skipped_fields(exploding.with_array_text(explode, shape.payload), strange)
+        is_known = route in self.branch.strange
+        other_fields = self.branch.strange.setdefault(route, set())
+        if new_field == "rescue" and not is_known and len(records) > _SAMPLE:
+            self._listed(explode, route, shape, new_field, records.slice(0, _SAMPLE))
+        payload = exploding.with_skipped_fields(exploding.with_array_text(explode, shape.payload), other_fields)
 
-        def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
-            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, envelopes, shape)
+        def decode(payload: pa.Schema, new_field: NewField) -> Decoded:
+            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, records, shape)
 
         full = new_field == "evolve" and shape.room == 0
-        found, more = list_column(explode, payload, "reject" if full else new_field, ask, full=full)
+        decoded, more = list_column(explode, payload, "reject" if full else new_field, decode, full=full)
         if full:
-            found = replace(found, rejects=_without_room(found.rejects))
-        strange.update(sorted(more)[: max(0, _MAX_OTHER_FIELDS - len(strange))])
-        return found
+            decoded = replace(decoded, rejects=_without_room(decoded.rejects))
+        other_fields.update(sorted(more)[: max(0, _MAX_OTHER_FIELDS - len(other_fields))])
+        return decoded
 
-    def _exploded(self, explode: Explode, found: Decoded, envelopes: pa.Table) -> Decoded:
+    def _exploded(self, explode: Explode, decoded: Decoded, records: pa.Table) -> Decoded:
         record = bool(self.branch.transform.queries())
-        made, empty = exploding.explode_records(
-            explode, found, self.branch.limits, self._lent(envelopes), record=record
+        rows, empty = exploding.explode_records(
+            explode, decoded, self.branch.limits, self._lent(records), record=record
         )
-        self.builder.record_outcomes.are_filtered(envelopes, empty)
-        return made
+        self.builder.record_outcomes.are_filtered(records, empty)
+        return rows
 
 
-def decode_records(decoder: Decoder, envelopes: pa.Table) -> Decoded:
+def decode_records(decoder: Decoder, records: pa.Table) -> Decoded:
     """Decode records; columns that come from the record itself are filled."""
-    found = decoder.decode(values_of(envelopes))
+    decoded = decoder.decode(values_of(records))
     for column, source in fills_of(decoder).items():
-        if column in found.rows.column_names:
-            found = replace(found, rows=fill_columns(found.rows, column, envelopes[source].take(found.index)))
-    return found
+        if column in decoded.rows.column_names:
+            decoded = replace(decoded, rows=fill_columns(decoded.rows, column, records[source].take(decoded.index)))
+    return decoded
 
 
 def list_column(
@@ -209,24 +209,24 @@ def list_column(
 
 def _without_room(rejects: Rejects) -> Rejects:
     """Rejects for new fields, with the column limit as the reason."""
-    made = Rejects()
+    renamed = Rejects()
     for position, reason, detail in rejects:
         if reason is Reason.NEW_FIELD:
             name = detail.partition(": ")[0]
             reason, detail = Reason.TOO_WIDE, f"{name}: column limit reached (limits.new_columns, limits.columns)"
-        made.add(position, reason, detail)
-    return made
+        renamed.add(position, reason, detail)
+    return renamed
 
 
 def predict_payload(branch: CompiledBranch, route: str, shape: RouteSchema, schema: Registered) -> Decoded:
     """Predicted result for a record with a registered schema."""
 
-    def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
+    def decode(payload: pa.Schema, new_field: NewField) -> Decoded:
         decoder = branch.fresh_decoder(payload, new_field)
         assert isinstance(decoder, SchemaPredictor)  # noqa: S101
         return decoder.predict(schema)[1]
 
     new_field = branch.rules(route).contract.new_field
     if branch.explode is None:
-        return ask(shape.payload, new_field)
-    return list_column(branch.explode, shape.payload, new_field, ask)[0]
+        return decode(shape.payload, new_field)
+    return list_column(branch.explode, shape.payload, new_field, decode)[0]

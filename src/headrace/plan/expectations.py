@@ -33,33 +33,33 @@ class ExpectationResult:
 
 
 def apply_expectations(
-    expectations: Sequence[Expectation], rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str
+    expectations: Sequence[Expectation], rows: pa.Table, records: pa.Table, now: datetime, uri: str
 ) -> ExpectationResult:
     """Evaluate all expectations; the first violated one with an action other than `warn` applies to a row."""
-    made = ExpectationResult(np.ones(len(rows), bool))
-    for each in expectations:
-        at = _violations(each, rows, envelopes, now, uri)
+    result = ExpectationResult(np.ones(len(rows), bool))
+    for expectation in expectations:
+        at = _violations(expectation, rows, records, now, uri)
         if not len(at):
             continue
-        made.violations[each.name] = len(at)
-        if each.on_violation == "stop":
-            raise _broken(each, envelopes, int(at[0]), uri)
-        if each.on_violation == "reject":
-            made.rejects.add_all(at[made.keep[at]], Reason.EXPECTATION, f"{each.name}: {each.expect}")
-        if each.on_violation != "warn":
-            made.keep[at] = False
-    return made
+        result.violations[expectation.name] = len(at)
+        if expectation.on_violation == "stop":
+            raise _broken(expectation, records, int(at[0]), uri)
+        if expectation.on_violation == "reject":
+            result.rejects.add_all(at[result.keep[at]], Reason.EXPECTATION, f"{expectation.name}: {expectation.expect}")
+        if expectation.on_violation != "warn":
+            result.keep[at] = False
+    return result
 
 
-def _violations(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str) -> np.ndarray:
+def _violations(expectation: Expectation, rows: pa.Table, records: pa.Table, now: datetime, uri: str) -> np.ndarray:
     """Rows for which the predicate is false or fails; NULL passes, as in a CHECK constraint."""
-    check = _compiled(each.expect)
+    check = _compiled(expectation.expect)
     try:
-        seen = check.apply(_read(check, rows), envelopes, now)
+        result = check.apply(_read(check, rows), records, now)
     except UsageError as error:
-        raise columns_disagree(f"{uri}, expectation {each.name}", error) from None
-    failed = np.array(seen.rejects.index, np.int64)
-    return np.sort(np.concatenate([seen.filtered.to_numpy(), failed]))
+        raise columns_disagree(f"{uri}, expectation {expectation.name}", error) from None
+    failed = np.array(result.rejects.index, np.int64)
+    return np.sort(np.concatenate([result.filtered.to_numpy(), failed]))
 
 
 @lru_cache(maxsize=256)
@@ -69,15 +69,15 @@ def _compiled(text: str) -> Transform:
 
 def _read(check: Transform, rows: pa.Table) -> pa.Table:
     """Columns that the predicate reads; at least one, because Arrow tables without columns have no row count."""
-    wanted = {name.lower() for name in check.inputs()}
-    names = [name for name in rows.column_names if name.lower() in wanted]
+    inputs = {name.lower() for name in check.inputs()}
+    names = [name for name in rows.column_names if name.lower() in inputs]
     return rows.select(names or rows.column_names[:1])
 
 
-def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> ContractViolation:
-    topic, partition, offset = (envelopes[name][at].as_py() for name in ("topic", "partition", "offset"))
+def _broken(expectation: Expectation, records: pa.Table, at: int, uri: str) -> ContractViolation:
+    topic, partition, offset = (records[name][at].as_py() for name in ("topic", "partition", "offset"))
     return ContractViolation(
-        f"{uri}: the record at {topic}/{partition}/{offset} violates the expectation '{each.name}' "
-        f"({each.expect}) with on_violation: stop.",
+        f"{uri}: the record at {topic}/{partition}/{offset} violates the expectation '{expectation.name}' "
+        f"({expectation.expect}) with on_violation: stop.",
         hint="Fix the producer or change the expectation, then run again; the record will be read again.",
     )

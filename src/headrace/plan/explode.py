@@ -33,18 +33,18 @@ _NOTHING = r"^\s*(null|\[\s*\])\s*$"
 def record_fields(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
     """Payload fields of the columns of a table: the kept fields and the array."""
     columns = [item for item in columns if item.name != explode.position]
-    kept = [_at(item, explode.keep[item.name]) for item in columns if item.name in explode.keep]
-    own = [item for item in columns if item.name not in explode.keep]
-    if not own:
-        return kept
-    alone = next((item for item in own if item.name == explode.column), None)
-    if alone is None:
-        return [*kept, pa.field(explode.column, pa.list_(pa.field("element", pa.struct(own))))]
-    if len(own) > 1:
+    kept_fields = [_at(item, explode.keep[item.name]) for item in columns if item.name in explode.keep]
+    element_fields = [item for item in columns if item.name not in explode.keep]
+    if not element_fields:
+        return kept_fields
+    whole_element = next((item for item in element_fields if item.name == explode.column), None)
+    if whole_element is None:
+        return [*kept_fields, pa.field(explode.column, pa.list_(pa.field("element", pa.struct(element_fields))))]
+    if len(element_fields) > 1:
         raise _twice(explode, explode.column)
-    spec, element = payload_field(alone), alone.with_name("element").remove_metadata()
+    spec, element = payload_field(whole_element), whole_element.with_name("element").remove_metadata()
     return [
-        *kept,
+        *kept_fields,
         PayloadField(explode.column, pa.list_(element), unit=spec.unit, rescued=spec.rescued).to_arrow(),
     ]
 
@@ -52,10 +52,10 @@ def record_fields(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Fiel
 def exploded_columns(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
     """Columns of exploded rows: kept fields, position, fields of the element, and optionally the record."""
     payload = list(payload)
-    kept = [item for item in payload if _is_kept(explode, item)]
+    kept_fields = [item for item in payload if _is_kept(explode, item)]
     lists = [item for item in payload if item.name == explode.column and pa.types.is_list(item.type)]
-    place = [pa.field(explode.position, pa.int64())] if explode.position else []
-    columns = [*kept, *place, *(each for item in lists for each in _of_element(item))]
+    position = [pa.field(explode.position, pa.int64())] if explode.position else []
+    columns = [*kept_fields, *position, *(field for item in lists for field in _of_element(item))]
     _refuse_twins(explode, columns)
     return pa.schema([*columns, _record(explode, payload)] if record else columns)
 
@@ -85,16 +85,16 @@ def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
 def _of_element(item: pa.Field) -> list[pa.Field]:
     element = item.type.value_field
     if pa.types.is_struct(element.type):
-        return [each.with_nullable(True) for each in element.type]
+        return [field.with_nullable(True) for field in element.type]
     return [pa.field(item.name, element.type)]
 
 
 def _refuse_twins(explode: Explode, columns: Iterable[pa.Field]) -> None:
-    met: set[str] = set()
+    names: set[str] = set()
     for item in columns:
-        if item.name.lower() in met:
+        if item.name.lower() in names:
             raise _twice(explode, item.name)
-        met.add(item.name.lower())
+        names.add(item.name.lower())
 
 
 def _twice(explode: Explode, name: str) -> UsageError:
@@ -108,7 +108,7 @@ def column_names(explode: Explode | None, item: pa.Field) -> list[str]:
     """Columns of a payload field."""
     if explode is None or item.name != explode.column or not pa.types.is_list(item.type):
         return [item.name]
-    return [each.name for each in _of_element(item)]
+    return [field.name for field in _of_element(item)]
 
 
 def knows_elements(explode: Explode, payload: pa.Schema) -> bool:
@@ -160,11 +160,11 @@ def show_elements(explode: Explode, structure: Structure | None) -> Structure | 
     """Inferred schema of the columns; None if it has none."""
     if not structure:
         return None
-    found = {name: part for name, path in explode.keep.items() if (part := _dug(structure, path.split(".")))}
+    columns = {name: part for name, path in explode.keep.items() if (part := _dug(structure, path.split(".")))}
     items = structure.get("fields", {}).get(explode.column, {})
     if items.get("type") == "list" and arrow_type(items) is not None:
-        found[explode.column] = items
-    return struct(found) if found else None
+        columns[explode.column] = items
+    return struct(columns) if columns else None
 
 
 def without_conflict(explode: Explode, learned: Structure) -> Structure:
@@ -184,27 +184,27 @@ def _dug(structure: Structure, path: Iterable[str]) -> Structure | None:
 
 def other_fields(explode: Explode, structure: Structure | None) -> set[FieldPath]:
     """Paths of record fields that are neither kept nor exploded."""
-    kept = {tuple(path.split(".")) for path in explode.keep.values()}
-    return set(_strange(structure or {}, (), {(explode.column,), *kept}))
+    kept_paths = {tuple(path.split(".")) for path in explode.keep.values()}
+    return set(_strange(structure or {}, (), {(explode.column,), *kept_paths}))
 
 
 def _strange(structure: Structure, here: FieldPath, own: set[FieldPath]) -> Iterator[FieldPath]:
     for key, item in structure.get("fields", {}).items():
-        way = (*here, key)
-        if way in own:
+        path = (*here, key)
+        if path in own:
             continue
-        if any(each[: len(way)] == way for each in own):
-            yield from _strange(item, way, own)
+        if any(kept_path[: len(path)] == path for kept_path in own):
+            yield from _strange(item, path, own)
         elif name_fits(key) and "." not in key:
-            yield way
+            yield path
 
 
 def ignored_paths(explode: Explode, names: Iterable[str]) -> set[FieldPath]:
     """Paths of ignored fields that are neither kept nor exploded, from their dotted names."""
-    own = {(explode.column,), *(tuple(path.split(".")) for path in explode.keep.values())}
-    above = {way[:depth] for way in own for depth in range(len(way))}
-    ways = {tuple(name.split(".")) for name in names}
-    return {way for way in ways - own - above if way[:-1] in above and name_fits(way[-1])}
+    kept_paths = {(explode.column,), *(tuple(path.split(".")) for path in explode.keep.values())}
+    above = {path[:depth] for path in kept_paths for depth in range(len(path))}
+    paths = {tuple(name.split(".")) for name in names}
+    return {path for path in paths - kept_paths - above if path[:-1] in above and name_fits(path[-1])}
 
 
 def own_names(explode: Explode, names: Mapping[str, int]) -> dict[str, int]:
@@ -213,13 +213,13 @@ def own_names(explode: Explode, names: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in names.items() if name.startswith(roots)}
 
 
-def with_skipped_fields(payload: pa.Schema, ways: Iterable[FieldPath]) -> pa.Schema:
+def with_skipped_fields(payload: pa.Schema, paths: Iterable[FieldPath]) -> pa.Schema:
     """Payload with additional skipped fields; names that differ only in case are omitted."""
-    met = {".".join(item.keys).lower() for item in payload_fields(payload)}
+    names = {".".join(item.keys).lower() for item in payload_fields(payload)}
     more = []
-    for path in sorted(".".join(way) for way in ways):
-        if path.lower() not in met:
-            met.add(path.lower())
+    for path in sorted(".".join(parts) for parts in paths):
+        if path.lower() not in names:
+            names.add(path.lower())
             # Column names have no blank.
             more.append(PayloadField(f"beside {path}", pa.string(), path=path, skipped=True).to_arrow())
     return pa.schema([*payload, *more])
@@ -244,49 +244,49 @@ def with_array_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
 
 
 def explode_records(
-    explode: Explode, found: Decoded, limits: DecodeLimits, lent: np.ndarray, *, record: bool = False
+    explode: Explode, decoded: Decoded, limits: DecodeLimits, lent: np.ndarray, *, record: bool = False
 ) -> tuple[Decoded, np.ndarray]:
     """Explode decoded records into rows; returns the rows and the positions of records without rows.
 
     `lent`: bytes per row that are copied from the key and headers, by position of the record.
     `record`: add the record column.
     """
-    found = _light(explode, _narrow(explode, _told(explode, found), limits.rows), limits.repeated_bytes, lent)
-    index, lists = found.index.to_numpy(), _lists(explode, found.rows)
-    counts, shown = _shown(explode, found)
-    parents = np.repeat(np.arange(len(index)), shown)
-    nth = np.arange(len(parents)) - np.repeat(np.cumsum(shown) - shown, shown)
+    decoded = _light(explode, _narrow(explode, _told(explode, decoded), limits.rows), limits.repeated_bytes, lent)
+    index, lists = decoded.index.to_numpy(), _lists(explode, decoded.rows)
+    counts, row_counts = _shown(explode, decoded)
+    parents = np.repeat(np.arange(len(index)), row_counts)
+    nth = np.arange(len(parents)) - np.repeat(np.cumsum(row_counts) - row_counts, row_counts)
     blank = counts[parents] == 0
-    kept = _kept(explode, found.rows)
-    columns = [found.rows[name].take(pa.array(parents)) for name in kept]
-    if (texts := _rescued_of_elements(found.rows, parents, nth, blank)) is not None:
-        columns[kept.index(RESCUED.name)] = _joined(columns[kept.index(RESCUED.name)], texts)
+    kept_names = _kept(explode, decoded.rows)
+    columns = [decoded.rows[name].take(pa.array(parents)) for name in kept_names]
+    if (texts := _rescued_of_elements(decoded.rows, parents, nth, blank)) is not None:
+        columns[kept_names.index(RESCUED.name)] = _joined(columns[kept_names.index(RESCUED.name)], texts)
     columns += [pa.array(nth, pa.int64(), mask=blank)] if explode.position else []
     columns += _elements(lists, parents, nth, blank) if lists is not None else []
-    schema = exploded_columns(explode, found.rows.schema, record=record)
-    columns += [_records(found.rows, schema.field(-1).type, parents)] if record else []
+    schema = exploded_columns(explode, decoded.rows.schema, record=record)
+    columns += [_records(decoded.rows, schema.field(-1).type, parents)] if record else []
     rows = pa.Table.from_arrays(columns, schema=schema)
-    empty = np.unique(index[np.bincount(index, shown)[index] == 0])  # smaller than `index[parents]`
-    return replace(found, rows=rows, index=pa.array(index[parents])), empty
+    empty = np.unique(index[np.bincount(index, row_counts)[index] == 0])  # smaller than `index[parents]`
+    return replace(decoded, rows=rows, index=pa.array(index[parents])), empty
 
 
 def _kept(explode: Explode, rows: pa.Table) -> list[str]:
     return [item.name for item in rows.schema if _is_kept(explode, item)]
 
 
-def _shown(explode: Explode, found: Decoded) -> tuple[np.ndarray, np.ndarray]:
+def _shown(explode: Explode, decoded: Decoded) -> tuple[np.ndarray, np.ndarray]:
     """Number of elements and number of rows of each array."""
-    lists = _lists(explode, found.rows)
-    counts = _lengths(lists) if lists is not None else np.zeros(len(found.index), np.int64)
+    lists = _lists(explode, decoded.rows)
+    counts = _lengths(lists) if lists is not None else np.zeros(len(decoded.index), np.int64)
     return counts, np.maximum(counts, 1) if explode.empty == "row" else counts
 
 
 def _records(rows: pa.Table, kind: pa.DictionaryType, parents: np.ndarray) -> pa.DictionaryArray:
     """Record of each row, without copying values."""
     fields = list(kind.value_type)
-    there = [rows[item.name] if item.name in rows.column_names else pa.nulls(len(rows)) for item in fields]
-    whole = pa.StructArray.from_arrays([_whole(each) for each in there], fields=fields)
-    return pa.DictionaryArray.from_arrays(pa.array(parents, pa.int64()), whole)
+    columns = [rows[item.name] if item.name in rows.column_names else pa.nulls(len(rows)) for item in fields]
+    records = pa.StructArray.from_arrays([_whole(column) for column in columns], fields=fields)
+    return pa.DictionaryArray.from_arrays(pa.array(parents, pa.int64()), records)
 
 
 def _lists(explode: Explode, rows: pa.Table) -> pa.ListArray | None:
@@ -296,8 +296,8 @@ def _lists(explode: Explode, rows: pa.Table) -> pa.ListArray | None:
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
 
 
 def _lengths(lists: pa.ListArray) -> np.ndarray:
@@ -329,45 +329,47 @@ def _rescued_of_elements(
 
 def _joined(records: pa.ChunkedArray, elements: pa.StringArray) -> pa.Array:
     """Merge two columns of JSON objects: `{"a":1}` and `{"b":2}` give `{"a":1,"b":2}`."""
-    one, two = pc.utf8_slice_codeunits(_whole(records), 0, -1), pc.utf8_slice_codeunits(elements, 1)
-    return pc.coalesce(pc.binary_join_element_wise(one, two, ","), _whole(records), elements)
+    first, second = pc.utf8_slice_codeunits(_whole(records), 0, -1), pc.utf8_slice_codeunits(elements, 1)
+    return pc.coalesce(pc.binary_join_element_wise(first, second, ","), _whole(records), elements)
 
 
-def _told(explode: Explode, found: Decoded) -> Decoded:
+def _told(explode: Explode, decoded: Decoded) -> Decoded:
     """Reject records with elements while the element type is unknown."""
-    if explode.column not in found.rows.column_names or not pa.types.is_string(found.rows[explode.column].type):
-        return found
-    texts = found.rows[explode.column]
-    some = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NOTHING)), False).to_numpy()
-    wanted = f"{explode.column}: expected an array with elements of one type, got"
-    return _refused(found, some, Reason.TYPE, lambda row: f"{wanted} {texts[row].as_py():.80}")
+    if explode.column not in decoded.rows.column_names or not pa.types.is_string(decoded.rows[explode.column].type):
+        return decoded
+    texts = decoded.rows[explode.column]
+    has_elements = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NOTHING)), False).to_numpy()
+    message = f"{explode.column}: expected an array with elements of one type, got"
+    return _refused(decoded, has_elements, Reason.TYPE, lambda row: f"{message} {texts[row].as_py():.80}")
 
 
-def _narrow(explode: Explode, found: Decoded, limit: int) -> Decoded:
+def _narrow(explode: Explode, decoded: Decoded, limit: int) -> Decoded:
     """Reject records with too many rows."""
-    lists, index = _lists(explode, found.rows), found.index.to_numpy()
+    lists, index = _lists(explode, decoded.rows), decoded.index.to_numpy()
     if lists is None or not len(lists):
-        return found
+        return decoded
     totals = np.bincount(index, _lengths(lists))[index].astype(np.int64)
-    return _refused(found, totals > limit, Reason.TOO_WIDE, lambda row: f"{totals[row]} rows; the limit is {limit}")
+    return _refused(decoded, totals > limit, Reason.TOO_WIDE, lambda row: f"{totals[row]} rows; the limit is {limit}")
 
 
-def _light(explode: Explode, found: Decoded, limit: int, lent: np.ndarray) -> Decoded:
+def _light(explode: Explode, decoded: Decoded, limit: int, lent: np.ndarray) -> Decoded:
     """Reject records whose rows repeat too many bytes."""
-    index, (_, shown) = found.index.to_numpy(), _shown(explode, found)
-    kept = sum((row_bytes(found.rows[name]) for name in _kept(explode, found.rows)), np.zeros(len(index), np.int64))
-    return reject_repeating(found, shown, kept + lent[index], limit)
+    index, (_, row_counts) = decoded.index.to_numpy(), _shown(explode, decoded)
+    kept_bytes = sum(
+        (row_bytes(decoded.rows[name]) for name in _kept(explode, decoded.rows)), np.zeros(len(index), np.int64)
+    )
+    return reject_repeating(decoded, row_counts, kept_bytes + lent[index], limit)
 
 
-def reject_repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int) -> Decoded:
+def reject_repeating(decoded: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int) -> Decoded:
     """Reject records that repeat too many bytes: each decoded row becomes `rows` rows with `repeated` bytes each.
 
     Raises Oversized if the remaining records together exceed the capacity.
     """
-    index = found.index.to_numpy()
+    index = decoded.index.to_numpy()
     if not len(index):
-        return found
-    counts, totals = (np.bincount(index, each).astype(np.int64) for each in (rows, rows * repeated))
+        return decoded
+    counts, totals = (np.bincount(index, weights).astype(np.int64) for weights in (rows, rows * repeated))
 
     def detail(row: int) -> str:
         at = index[row]
@@ -377,17 +379,19 @@ def reject_repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, lim
         )
 
     check_capacity(totals[(totals > 0) & (totals <= limit)])
-    return _refused(found, (totals > limit)[index], Reason.TOO_BIG, detail)
+    return _refused(decoded, (totals > limit)[index], Reason.TOO_BIG, detail)
 
 
-def _refused(found: Decoded, bad: np.ndarray, reason: Reason, detail: Callable[[int], str]) -> Decoded:
+def _refused(decoded: Decoded, bad: np.ndarray, reason: Reason, detail: Callable[[int], str]) -> Decoded:
     """Reject records with a bad row."""
     if not bad.any():
-        return found
-    index, rows = found.index.to_numpy(), np.flatnonzero(bad)
-    gone, first = np.unique(index[rows], return_index=True)
-    rejects = Rejects([*found.rejects.index], [*found.rejects.reason], [*found.rejects.detail])
-    for position, row in zip(gone.tolist(), rows[first].tolist(), strict=True):
+        return decoded
+    index, rows = decoded.index.to_numpy(), np.flatnonzero(bad)
+    rejected, first = np.unique(index[rows], return_index=True)
+    rejects = Rejects([*decoded.rejects.index], [*decoded.rejects.reason], [*decoded.rejects.detail])
+    for position, row in zip(rejected.tolist(), rows[first].tolist(), strict=True):
         rejects.add(position, reason, detail(row))
-    keep = pa.array(~np.isin(index, gone))
-    return replace(found, rows=found.rows.filter(keep), index=found.index.filter(keep), rejects=rejects.in_order())
+    keep = pa.array(~np.isin(index, rejected))
+    return replace(
+        decoded, rows=decoded.rows.filter(keep), index=decoded.index.filter(keep), rejects=rejects.in_order()
+    )

@@ -32,23 +32,25 @@ class InferredColumns:
         more = f", and {len(columns) - _MAX_NAMES:,} more" if len(columns) > _MAX_NAMES else ""
         text = f"{self.table}: columns inferred from records: {', '.join(columns[:_MAX_NAMES])}{more}"
         as_text = [
-            f"{name} is stored as JSON text because its values are {why}" for name, why in self.json_text.items()
+            f"{name} is stored as JSON text because its values are {reason}" for name, reason in self.json_text.items()
         ]
         return "; ".join([text, *as_text])
 
 
 def inferred_columns(
-    known: Collection[str], after: RouteSchema | None, structure: Structure, transform: Transform
+    existing: Collection[str], after: RouteSchema | None, structure: Structure, transform: Transform
 ) -> InferredColumns | None:
     """Columns that an inferred schema adds to a table; None if it adds none."""
     ends = {name: transform.renamed(name) for name in structure.get("fields", {})}
-    added = [item for item in (after.table if after else ()) if item.name not in known and item.name in ends.values()]
+    added = [
+        item for item in (after.table if after else ()) if item.name not in existing and item.name in ends.values()
+    ]
     if after is None or not added:
         return None
     columns = {item.name: type_name(item.type) for item in added}
     text: dict[str, str] = {}
-    for name, why in text_reasons(structure).items():
+    for name, reason in text_reasons(structure).items():
         field_name, dot, inner = name.partition(".")
         if (end := ends.get(field_name)) in columns:
-            text[f"{end}{dot}{inner}"] = why
+            text[f"{end}{dot}{inner}"] = reason
     return InferredColumns(after.uri, columns, text)

@@ -14,39 +14,39 @@ from headrace.decode.base import Rejects
 RECORD = pa.field("record", pa.int64())  # position of the record in the batch
 
 
-def with_record_numbers(envelopes: pa.Table) -> pa.Table:
+def with_record_numbers(records: pa.Table) -> pa.Table:
     """Append the record number."""
-    return envelopes.append_column(RECORD, pa.array(np.arange(len(envelopes)), RECORD.type))
+    return records.append_column(RECORD, pa.array(np.arange(len(records)), RECORD.type))
 
 
-def first_rejects(envelopes: pa.Table, rejects: Rejects) -> Rejects:
+def first_rejects(records: pa.Table, rejects: Rejects) -> Rejects:
     """First reject of each record."""
-    owners, made, met = record_numbers(envelopes), Rejects(), set[int]()
+    owners, first, seen_records = record_numbers(records), Rejects(), set[int]()
     for index, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-        if (record := int(owners[index])) not in met:
-            met.add(record)
-            made.add(index, reason, detail)
-    return made
+        if (record := int(owners[index])) not in seen_records:
+            seen_records.add(record)
+            first.add(index, reason, detail)
+    return first
 
 
-def without_records(rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
+def without_records(rows: pa.Table, records: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Rows of records without a reject."""
     if not len(rejected):
-        return rows, envelopes
-    keep = without_rejects(envelopes, rejected)
-    return rows.take(keep), envelopes.take(keep)
+        return rows, records
+    keep = without_rejects(records, rejected)
+    return rows.take(keep), records.take(keep)
 
 
-def without_rejects(envelopes: pa.Table, rejected: pa.Table) -> pa.Int64Array:
+def without_rejects(records: pa.Table, rejected: pa.Table) -> pa.Int64Array:
     """Positions of rows of records without a reject."""
-    among = pc.is_in(envelopes[RECORD.name], value_set=rejected[RECORD.name].combine_chunks())
+    among = pc.is_in(records[RECORD.name], value_set=rejected[RECORD.name].combine_chunks())
     return pc.indices_nonzero(pc.invert(among)).cast(pa.int64())
 
 
-def record_numbers(envelopes: pa.Table) -> np.ndarray:
+def record_numbers(records: pa.Table) -> np.ndarray:
     """Record number of each row."""
-    found: np.ndarray = envelopes[RECORD.name].to_numpy()
-    return found
+    numbers: np.ndarray = records[RECORD.name].to_numpy()
+    return numbers
 
 
 @dataclass
@@ -63,21 +63,21 @@ class RecordOutcomes:
         """Empty outcomes for `count` records."""
         return cls(*(np.zeros(count, bool) for _ in range(4)))
 
-    def have_row(self, envelopes: pa.Table) -> None:
+    def have_row(self, records: pa.Table) -> None:
         """Mark records with a row."""
-        self.row[record_numbers(envelopes)] = True
+        self.row[record_numbers(records)] = True
 
-    def have_letter(self, envelopes: pa.Table) -> None:
+    def have_letter(self, records: pa.Table) -> None:
         """Mark records with a dead letter."""
-        self.letter[record_numbers(envelopes)] = True
+        self.letter[record_numbers(records)] = True
 
-    def are_present(self, envelopes: pa.Table, at: np.ndarray) -> None:
+    def are_present(self, records: pa.Table, at: np.ndarray) -> None:
         """Mark records at positions that a table already has."""
-        self.present[record_numbers(envelopes)[at]] = True
+        self.present[record_numbers(records)[at]] = True
 
-    def are_filtered(self, envelopes: pa.Table, at: Sequence[int] | np.ndarray) -> None:
+    def are_filtered(self, records: pa.Table, at: Sequence[int] | np.ndarray) -> None:
         """Mark records at positions with a filtered row."""
-        self.filtered[record_numbers(envelopes)[at]] = True
+        self.filtered[record_numbers(records)[at]] = True
 
     @property
     def routed(self) -> int:

@@ -71,12 +71,12 @@ class Plan:
         branches = self.branches.values()
         return {branch.route_id(route): shape for branch in branches for route, shape in branch.shapes.items()}
 
-    def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
+    def apply(self, records: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
         """Rows by route, dead letters, and counts.
 
         `meant`: positions of the records for each branch; default: all.
         """
-        table = as_records(envelopes)
+        table = as_records(records)
         for branch in self.branches.values() if self._learns else ():
             branch.begin()
         applied = merge_results(self._parts(table, meant))
@@ -86,41 +86,41 @@ class Plan:
             applied = merge_results(self._parts(table, meant))
         return applied
 
-    def parts(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[BatchResult]:
+    def parts(self, records: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[BatchResult]:
         """Same as `apply` with given schemas, in consecutive parts that fit into memory."""
-        return self._parts(as_records(envelopes), meant)
+        return self._parts(as_records(records), meant)
 
-    def _parts(self, envelopes: pa.Table, meant: Meant) -> Iterator[BatchResult]:
+    def _parts(self, records: pa.Table, meant: Meant) -> Iterator[BatchResult]:
         """Halve a batch that is too large; a single record that is too large becomes a dead letter."""
         try:
-            applied: BatchResult | None = self._applied(envelopes, meant)
+            applied: BatchResult | None = self._applied(records, meant)
         except _TooLarge:
-            applied = self._without_oversized(envelopes, meant) if len(envelopes) == 1 else None
+            applied = self._without_oversized(records, meant) if len(records) == 1 else None
         if applied is not None:
             yield applied
             return
-        half = len(envelopes) // 2
-        for start, end in ((0, half), (half, len(envelopes))):
-            yield from self._parts(envelopes.slice(start, end - start), _between(meant, start, end))
+        half = len(records) // 2
+        for start, end in ((0, half), (half, len(records))):
+            yield from self._parts(records.slice(start, end - start), _between(meant, start, end))
 
-    def _without_oversized(self, envelopes: pa.Table, meant: Meant) -> BatchResult:
+    def _without_oversized(self, records: pa.Table, meant: Meant) -> BatchResult:
         """Apply a single record, which becomes a dead letter in branches where its rows are too large."""
-        refused: set[str] = set()
+        oversized: set[str] = set()
         while True:
             try:
-                return self._applied(envelopes, meant, refused)
-            except _TooLarge as found:
-                refused.add(found.branch)
+                return self._applied(records, meant, oversized)
+            except _TooLarge as error:
+                oversized.add(error.branch)
 
-    def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> BatchResult:
-        builder, envelopes = ResultBuilder(self.spec, len(envelopes), self.now()), with_record_numbers(envelopes)
+    def _applied(self, records: pa.Table, meant: Meant, oversized: Collection[str] = ()) -> BatchResult:
+        builder, records = ResultBuilder(self.spec, len(records), self.now()), with_record_numbers(records)
         for name, branch in self.branches.items():
-            theirs = envelopes if meant is None else envelopes.take(meant.get(name, np.array([], np.int64)))
-            if name in refused:
-                builder.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
-            elif len(theirs):
-                self._run(BranchRun(branch, theirs, builder))
-        value_bytes = envelopes.column("value").nbytes if len(envelopes) else 0
+            branch_records = records if meant is None else records.take(meant.get(name, np.array([], np.int64)))
+            if name in oversized:
+                builder.reject(branch_records, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
+            elif len(branch_records):
+                self._run(BranchRun(branch, branch_records, builder))
+        value_bytes = records.column("value").nbytes if len(records) else 0
         return builder.applied(self.letter_columns, value_bytes)
 
     def _run(self, branch_run: BranchRun) -> None:

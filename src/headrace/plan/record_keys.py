@@ -24,10 +24,10 @@ Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 
 def keys_before(texts: pa.StringArray, shape: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
     """Key columns from rows as JSON text, with their positions; incomplete keys are omitted."""
-    found = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
-    table = found.rows.rename_columns(list(merge.keys))
-    whole = _whole(table)
-    return table.filter(pa.array(whole)), found.index.filter(pa.array(whole))
+    decoded = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
+    table = decoded.rows.rename_columns(list(merge.keys))
+    complete = _whole(table)
+    return table.filter(pa.array(complete)), decoded.index.filter(pa.array(complete))
 
 
 def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
@@ -44,22 +44,22 @@ def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
 def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
     """Key columns from record keys, with their positions, and rejects."""
     values = keys.combine_chunks()
-    there = values.is_valid().to_numpy(zero_copy_only=False)
-    rejects, at = Rejects(), np.flatnonzero(there)
-    rejects.add_all(np.flatnonzero(~there), Reason.NO_KEY, "tombstone without a key")
-    rows, index, refused = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
-    for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
+    present = values.is_valid().to_numpy(zero_copy_only=False)
+    rejects, at = Rejects(), np.flatnonzero(present)
+    rejects.add_all(np.flatnonzero(~present), Reason.NO_KEY, "tombstone without a key")
+    rows, index, key_rejects = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
+    for position, reason, detail in zip(key_rejects.index, key_rejects.reason, key_rejects.detail, strict=True):
         rejects.add(int(at[position]), reason, f"the key: {detail}")
     table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]
-    whole = _whole(table)
-    rejects.add_all(at[~whole], Reason.NO_KEY, f"the key does not contain {' and '.join(merge.keys)}")
-    return table.filter(pa.array(whole)), pa.array(at[whole], pa.int64()), rejects.in_order()
+    complete = _whole(table)
+    rejects.add_all(at[~complete], Reason.NO_KEY, f"the key does not contain {' and '.join(merge.keys)}")
+    return table.filter(pa.array(complete)), pa.array(at[complete], pa.int64()), rejects.in_order()
 
 
 def _whole(keys: pa.Table) -> np.ndarray:
     """Rows with complete keys."""
-    found: np.ndarray = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys.columns])
-    return found
+    mask: np.ndarray = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys.columns])
+    return mask
 
 
 def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
@@ -90,43 +90,45 @@ def _below(item: pa.Field) -> pa.Field:
 
 def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:
     """Decode the values at positions."""
-    found = read.decode(values.take(pa.array(at, pa.int64())))
-    refused = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
-    return found.rows, pa.array(at[found.index.to_numpy()], pa.int64()), refused
+    decoded = read.decode(values.take(pa.array(at, pa.int64())))
+    rejects = Rejects(
+        [int(at[position]) for position in decoded.rejects.index], decoded.rejects.reason, decoded.rejects.detail
+    )
+    return decoded.rows, pa.array(at[decoded.index.to_numpy()], pa.int64()), rejects
 
 
-def _together(some: Keys, others: Keys) -> Keys:
+def _together(first: Keys, second: Keys) -> Keys:
     """Merge two results in the order of the values."""
-    rows = some[0].replace_schema_metadata()
-    rows = pa.concat_tables([rows, others[0].rename_columns(rows.column_names).cast(rows.schema)])
-    index = np.concatenate([some[1].to_numpy(), others[1].to_numpy()])
+    rows = first[0].replace_schema_metadata()
+    rows = pa.concat_tables([rows, second[0].rename_columns(rows.column_names).cast(rows.schema)])
+    index = np.concatenate([first[1].to_numpy(), second[1].to_numpy()])
     order = np.argsort(index)
-    return rows.take(pa.array(order)), pa.array(index[order]), some[2].and_then(others[2])
+    return rows.take(pa.array(order)), pa.array(index[order]), first[2].and_then(second[2])
 
 
 def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     """Text, or a number as text."""
     if not pa.types.is_string(payload.field(0).type):
         return _json_keys(values, payload, how)
-    found = decoder("string", pa.schema([pa.field("data", pa.string())])).decode(values)
-    return found.rows, found.index, found.rejects
+    decoded = decoder("string", pa.schema([pa.field("data", pa.string())])).decode(values)
+    return decoded.rows, decoded.index, decoded.rejects
 
 
 def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
-    found = decoder("int64", pa.schema([pa.field("value", payload.field(0).type)])).decode(values)
-    return found.rows, found.index, found.rejects
+    decoded = decoder("int64", pa.schema([pa.field("value", payload.field(0).type)])).decode(values)
+    return decoded.rows, decoded.index, decoded.rejects
 
 
 def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     """Avro records in the wire format of the registry; for a single key also the bare value."""
     bare = how.model_copy(update={"envelope": "none"})
-    found = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
-    whole = _whole(found[0])
-    if len(payload) > 1 or whole.all():
-        return found
-    alone = decoder("avro", pa.schema([pa.field(VALUE, payload.field(0).type)]), options=bare)
-    known = found[0].filter(pa.array(whole)), found[1].filter(pa.array(whole)), found[2]
-    return _together(known, _decoded(alone, values, found[1].to_numpy()[~whole]))
+    decoded = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
+    complete = _whole(decoded[0])
+    if len(payload) > 1 or complete.all():
+        return decoded
+    bare_decoder = decoder("avro", pa.schema([pa.field(VALUE, payload.field(0).type)]), options=bare)
+    complete_keys = decoded[0].filter(pa.array(complete)), decoded[1].filter(pa.array(complete)), decoded[2]
+    return _together(complete_keys, _decoded(bare_decoder, values, decoded[1].to_numpy()[~complete]))
 
 
 _READ: Mapping[Key, Callable[[pa.BinaryArray, pa.Schema, Format], Keys]] = {

@@ -18,17 +18,17 @@ from headrace.spec import ColumnSpec, Spec, TableSpec
 
 
 def dead_letters_of(
-    spec: Spec, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, now: datetime
+    spec: Spec, records: pa.Table, rejects: Rejects, step: str, table: str | None, now: datetime
 ) -> pa.Table:
     """Dead letter of each record, in the columns of the dead-letter table."""
-    count = len(envelopes)
-    carried = [envelopes.column(name) for name in DEAD_LETTERS.names[:7]]
+    count = len(records)
+    carried = [records.column(name) for name in DEAD_LETTERS.names[:7]]
     rest = [
         pa.array([table] * count, pa.string()),
         pa.array([step] * count),
         pa.array([reason.value for reason in rejects.reason]),
         pa.array([detail[:512] for detail in rejects.detail]),
-        schema_ids(values_of(envelopes), spec.decode.options.framing),
+        schema_ids(values_of(records), spec.decode.options.framing),
         pa.array([spec.pipeline] * count),
         pa.array([spec.digest] * count),
         pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),
@@ -42,8 +42,8 @@ def enforce_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     contract = rules.contract
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
         column = _column_of(detail, rules.columns) if contract.columns else ""
-        wrong = reason in MISFITS and contract.wrong_type_of(column) == "stop"
-        if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
+        is_wrong_type = reason in MISFITS and contract.wrong_type_of(column) == "stop"
+        if is_wrong_type or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
             raise ContractViolation(
                 f"{table}: {detail} ({reason.value}); the contract is set to stop.",
                 hint="Fix the producer or change table.contract, then run again; the record will be read again.",
@@ -52,10 +52,10 @@ def enforce_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
 
 def _column_of(detail: str, columns: Iterable[ColumnSpec]) -> str:
     """Declared column that a detail starts with; its path may be inside an envelope."""
-    where = detail.partition(": ")[0]
-    found: list[tuple[int, int, str]] = []
+    location = detail.partition(": ")[0]
+    matches: list[tuple[int, int, str]] = []
     for column in columns:
-        for place in {column.path or column.name, column.name}:
-            if met := re.search(rf"(?:^|\.){re.escape(place)}(?=$|[.\[])", where):
-                found.append((met.start(), -len(place), column.name))
-    return min(found)[2] if found else ""
+        for path in {column.path or column.name, column.name}:
+            if match := re.search(rf"(?:^|\.){re.escape(path)}(?=$|[.\[])", location):
+                matches.append((match.start(), -len(path), column.name))
+    return min(matches)[2] if matches else ""

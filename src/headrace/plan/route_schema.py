@@ -78,31 +78,31 @@ def route_schema_of(
 
     UsageError if the spec is inconsistent; ColumnsDisagree if records or the table conflict with it.
     """
-    met = existing is not None or bool((learned or {}).get("fields"))
+    has_data = existing is not None or bool((learned or {}).get("fields"))
     by = rules.partitions if partition_by is None else partition_by
-    with disagreement(uri, met):
+    with disagreement(uri, has_data):
         payload = payload_of(rules, transform, existing, learned, explode, generated)
         absent = absent_from(columns_of_route(payload, explode), transform)
-    known = _targets(transform, _with_existing(_declared(rules.columns), existing))
+    known_targets = _targets(transform, _with_existing(_declared(rules.columns), existing))
     # Fields beside an exploded array never become columns.
-    payload = with_message(payload, transform, known, open_=explode is None and _grows(rules, existing))
-    with disagreement(uri, met):
-        seen = columns_of_route(payload, explode, record=bool(transform.queries()))
-        output = transform.output(with_absent(seen, absent), known)
+    payload = with_message(payload, transform, known_targets, open_=explode is None and _grows(rules, existing))
+    with disagreement(uri, has_data):
+        columns = columns_of_route(payload, explode, record=bool(transform.queries()))
+        output = transform.output(with_absent(columns, absent), known_targets)
         table = with_scd2_columns(
             table_of(rules, output, existing, _wanted(rules, columns_of_route(payload, explode))), output, rules.merges
         )
-        if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
+        if rules.columns or (has_data and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
-            for each in _derived(rules, existing):
-                check_origin(each, table)
+            for partition in _derived(rules, existing):
+                check_origin(partition, table)
             _check_merging(table, rules)
             _check_once(table, rules)
         unfilled = _unfilled(rules, output, existing)
-    made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
+    targets = _targets(transform, (*known_targets, *(item for item in table if item.name not in known_targets.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
     return RouteSchema(
-        uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled=unfilled
+        uri, payload, table, by, absent, targets, floors or {}, origins, _derived(rules, existing), unfilled=unfilled
     )
 
 
@@ -114,21 +114,27 @@ def _with_existing(declared: list[pa.Field], existing: pa.Schema | None) -> list
 
 def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy, ...]:
     """Derived partition columns; an existing table keeps its partitioning."""
-    return tuple(each for each in rules.derived if existing is None or each.column in existing.names)
+    return tuple(partition for partition in rules.derived if existing is None or partition.column in existing.names)
 
 
 def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> tuple[str, ...]:
     """Columns excluded by only_declared; UsageError if one of them is required."""
     if existing is None or not rules.only_declared:
         return ()
-    filled = {*output.names, *KEPT, METADATA.name, *rules.scd2_columns, *(each.column for each in rules.derived)}
-    left = [item for item in existing if item.name not in filled and default_value(item) is None]
-    if required := [item.name for item in left if not item.nullable]:
+    filled = {
+        *output.names,
+        *KEPT,
+        METADATA.name,
+        *rules.scd2_columns,
+        *(partition.column for partition in rules.derived),
+    }
+    unfilled = [item for item in existing if item.name not in filled and default_value(item) is None]
+    if required := [item.name for item in unfilled if not item.nullable]:
         raise UsageError(
             f"only_declared excludes {_listed(required)}, which must not be NULL in the table.",
             hint="Declare the columns, or remove only_declared.",
         )
-    return tuple(item.name for item in left)
+    return tuple(item.name for item in unfilled)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -155,18 +161,18 @@ def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict
     if rules.merges is None:
         return {}
     ends = {transform.renamed(name): name for name in payload.names}
-    made = transform.targets() | transform.derived()
-    found = {key: ends[key] for key in rules.merges.keys if key in ends and key not in made}
-    return found if len(found) == len(rules.merges.keys) else {}
+    computed = transform.targets() | transform.derived()
+    origins = {key: ends[key] for key in rules.merges.keys if key in ends and key not in computed}
+    return origins if len(origins) == len(rules.merges.keys) else {}
 
 
 @contextmanager
-def disagreement(uri: str, met: bool) -> Iterator[None]:
+def disagreement(uri: str, has_data: bool) -> Iterator[None]:
     """Raise ColumnsDisagree instead of UsageError if a table or records exist."""
     try:
         yield
     except UsageError as error:
-        raise (columns_disagree(uri, error) if met else error) from None
+        raise (columns_disagree(uri, error) if has_data else error) from None
 
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
@@ -193,8 +199,8 @@ def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *
     plain = pa.schema([item for item in payload if not payload_field(item).message])
     skipped = sorted({item.name for item in plain} - {item.name for item in decoded_schema(plain)})
     message = PayloadField("the message", pa.string(), message=MessageScope(open_, tuple(skipped)))
-    whole = pa.schema([*plain, message.to_arrow()])
-    return whole if transform.asks_message(pa.schema(decoded_schema(whole)), targets) else plain
+    extended = pa.schema([*plain, message.to_arrow()])
+    return extended if transform.asks_message(pa.schema(decoded_schema(extended)), targets) else plain
 
 
 def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
@@ -230,17 +236,19 @@ def payload_of(
     generated: Collection[str] = (),
 ) -> pa.Schema:
     """Payload fields to decode, with their types."""
-    own = {*(each.column for each in rules.derived), *rules.scd2_columns}
+    own = {*(partition.column for partition in rules.derived), *rules.scd2_columns}
     fields = _known_fields(rules, transform, existing, own)
     fields = [_with_default(item, rules, transform, existing) for item in fields]
     derived = transform.derived()
     if explode is None:
-        known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
+        declared = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     else:
-        made = derived | _results(explode, fields, transform)
-        known = pa.schema(exploding.record_fields(explode, [item for item in fields if item.name not in made]))
-    grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
-    payload = _grown_payload(known, learned if grows else inferred_widening(learned), explode) if learned else known
+        computed = derived | _results(explode, fields, transform)
+        declared = pa.schema(exploding.record_fields(explode, [item for item in fields if item.name not in computed]))
+    grows = rules.contract.new_field == "evolve" or not knows_fields(declared, explode)
+    payload = (
+        _grown_payload(declared, learned if grows else inferred_widening(learned), explode) if learned else declared
+    )
     unread = [name for name in generated if name not in payload.names]
     payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
     payload = _for_changes(payload, rules)
@@ -252,8 +260,8 @@ def payload_of(
 
 def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform) -> set[str]:
     """Columns set by JMESPath next to a column for the whole element, which has no fields of their names."""
-    alone = any(item.name == explode.column for item in fields)
-    return {target.split(".")[0] for target, _ in transform.queries()} - {explode.column} if alone else set()
+    has_element = any(item.name == explode.column for item in fields)
+    return {target.split(".")[0] for target, _ in transform.queries()} - {explode.column} if has_element else set()
 
 
 def _known_fields(
@@ -274,9 +282,9 @@ def _with_default(item: pa.Field, rules: TableSpec, transform: Transform, existi
     Partial updates that ignore NULLs use no defaults: an absent field keeps the existing value.
     """
     name = transform.renamed(item.name)
-    made = transform.targets() | {target.split(".")[0] for target, _ in transform.queries()}
+    computed = transform.targets() | {target.split(".")[0] for target, _ in transform.queries()}
     partial = rules.merges is not None and rules.merges.update is not None and rules.merges.update.ignore_nulls
-    if existing is None or name not in existing.names or name in made or partial:
+    if existing is None or name not in existing.names or name in computed or partial:
         return item
     return with_default(item, existing.field(name))
 
@@ -357,43 +365,43 @@ def _skipped(item: pa.Field) -> pa.Field:
 
 def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
     """Declared columns by name, with widened types."""
-    wanted = {column.name: declared_field(column) for column in rules.columns}
+    columns = {column.name: declared_field(column) for column in rules.columns}
     if rules.contract.widens:
-        wanted |= {item.name: item for item in decoded_schema(payload) if item.name in wanted}
-    return wanted
+        columns |= {item.name: item for item in decoded_schema(payload) if item.name in columns}
+    return columns
 
 
 def table_of(
-    rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, wanted: Mapping[str, pa.Field]
+    rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, declared: Mapping[str, pa.Field]
 ) -> pa.Schema:
     """Columns of the table: existing ones in their order, then new ones."""
-    aside = set(rules.merges.aside if rules.merges else ()) - wanted.keys() - set(existing.names if existing else ())
-    kept = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
-    made = [_made(item, wanted.get(item.name)) for item in kept]
-    made += _partitions(made, _derived(rules, existing))
+    aside = set(rules.merges.aside if rules.merges else ()) - declared.keys() - set(existing.names if existing else ())
+    fields = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
+    columns = [_made(item, declared.get(item.name)) for item in fields]
+    columns += _partitions(columns, _derived(rules, existing))
     if existing is None:
-        own = [item for item in made if item.name not in KEPT]
-        beside = [item for item in made if item.name in KEPT]
+        own = [item for item in columns if item.name not in KEPT]
+        beside = [item for item in columns if item.name in KEPT]
         columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
         return pa.schema([stored_field(item) for item in columns])
-    brought = {item.name: item for item in made}
-    followed = _followed(existing, brought, rules.contract.widens)
-    more = [*made, *_metadata(rules)]
+    new_fields = {item.name: item for item in columns}
+    existing_columns = _followed(existing, new_fields, rules.contract.widens)
+    more = [*columns, *_metadata(rules)]
     added = [stored_field(item.with_nullable(True)) for item in more if item.name not in existing.names]
-    return pa.schema([*followed, *added])
+    return pa.schema([*existing_columns, *added])
 
 
-def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> list[pa.Field]:
+def _partitions(fields: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> list[pa.Field]:
     """Derived partition columns; UsageError if a column of the same name exists."""
-    names = {item.name.lower() for item in brought}
-    for each in derived:
-        if each.column.lower() in names:
+    names = {item.name.lower() for item in fields}
+    for partition in derived:
+        if partition.column.lower() in names:
             raise UsageError(
-                f"the partition column '{each.column}' derived from '{each.origin}' conflicts with "
+                f"the partition column '{partition.column}' derived from '{partition.origin}' conflicts with "
                 "a column of the same name.",
                 hint="Rename the derived column (`as`), or partition by the existing column.",
             )
-    return [derived_field(each) for each in derived]
+    return [derived_field(partition) for partition in derived]
 
 
 def _metadata(rules: TableSpec) -> list[pa.Field]:
@@ -412,38 +420,40 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     return pa.field(item.name, kind, declared.nullable, item.metadata)
 
 
-def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
+def _followed(existing: pa.Schema, new_fields: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
     """Existing columns with new nested fields and, if `wide`, with wider types."""
-    pairs = [(item, brought.get(item.name, item)) for item in existing]
-    grown = [_grown_field(have, made, wide=wide) for have, made in pairs]
-    wrong = [
-        f"column '{have.name}' is {type_name(have.type)} in the table, but {type_name(made.type)} in the spec"
-        for (have, made), item in zip(pairs, grown, strict=True)
-        if not same_columns(made.type, item.type)
+    pairs = [(item, new_fields.get(item.name, item)) for item in existing]
+    grown = [_grown_field(have, new, wide=wide) for have, new in pairs]
+    conflicts = [
+        f"column '{have.name}' is {type_name(have.type)} in the table, but {type_name(new.type)} in the spec"
+        for (have, new), item in zip(pairs, grown, strict=True)
+        if not same_columns(new.type, item.type)
     ]
-    if wrong:
-        raise UsageError(f"{'; '.join(wrong)}.", hint="Change the type in the spec, or add a cast to the expression.")
+    if conflicts:
+        raise UsageError(
+            f"{'; '.join(conflicts)}.", hint="Change the type in the spec, or add a cast to the expression."
+        )
     return grown
 
 
-def _grown_field(have: pa.Field, made: pa.Field, *, wide: bool, adds: bool = True) -> pa.Field:
-    kind = _grown(have.type, made.type, wide=wide, adds=adds)
+def _grown_field(have: pa.Field, new: pa.Field, *, wide: bool, adds: bool = True) -> pa.Field:
+    kind = _grown(have.type, new.type, wide=wide, adds=adds)
     if adds or not pa.types.is_date(have.type) or kind == have.type:
         return have.with_type(kind)
     return dated_field(have).with_type(kind)
 
 
-def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> pa.DataType:
+def _grown(have: pa.DataType, new: pa.DataType, *, wide: bool, adds: bool) -> pa.DataType:
     grown = partial(_grown_field, wide=wide, adds=adds)
-    if pa.types.is_struct(have) and pa.types.is_struct(made):
-        brought = {item.name: item for item in made}
-        kept = [grown(item, brought.pop(item.name, item)) for item in have]
-        return pa.struct([*kept, *(item.with_nullable(True) for item in brought.values() if adds)])
-    if pa.types.is_map(have) and pa.types.is_map(made):
-        return pa.map_(have.key_field, grown(have.item_field, made.item_field))
-    if pa.types.is_list(have) and pa.types.is_list(made):
-        return pa.list_(grown(have.value_field, made.value_field))
-    return made if wide and widens(have, made) else have
+    if pa.types.is_struct(have) and pa.types.is_struct(new):
+        new_fields = {item.name: item for item in new}
+        fields = [grown(item, new_fields.pop(item.name, item)) for item in have]
+        return pa.struct([*fields, *(item.with_nullable(True) for item in new_fields.values() if adds)])
+    if pa.types.is_map(have) and pa.types.is_map(new):
+        return pa.map_(have.key_field, grown(have.item_field, new.item_field))
+    if pa.types.is_list(have) and pa.types.is_list(new):
+        return pa.list_(grown(have.value_field, new.value_field))
+    return new if wide and widens(have, new) else have
 
 
 def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
@@ -454,13 +464,13 @@ def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
     return any(is_a(have) for is_a in numbers) and any(is_a(want) for is_a in numbers)
 
 
-def same_type(one: pa.DataType, two: pa.DataType) -> bool:
+def same_type(first: pa.DataType, second: pa.DataType) -> bool:
     """Whether types are equal apart from nullability and metadata."""
-    if pa.types.is_struct(one) and pa.types.is_struct(two):
-        names = [item.name for item in one] == [item.name for item in two]
-        return names and all(same_type(a.type, b.type) for a, b in zip(one, two, strict=True))
-    if pa.types.is_map(one) and pa.types.is_map(two):
-        return same_type(one.key_type, two.key_type) and same_type(one.item_type, two.item_type)
-    if pa.types.is_list(one) and pa.types.is_list(two):
-        return same_type(one.value_type, two.value_type)
-    return bool(one == two)
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        names = [item.name for item in first] == [item.name for item in second]
+        return names and all(same_type(a.type, b.type) for a, b in zip(first, second, strict=True))
+    if pa.types.is_map(first) and pa.types.is_map(second):
+        return same_type(first.key_type, second.key_type) and same_type(first.item_type, second.item_type)
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return same_type(first.value_type, second.value_type)
+    return bool(first == second)

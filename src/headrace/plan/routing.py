@@ -27,12 +27,12 @@ class Routed:
     filtered: pa.Int64Array
 
 
-def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None = None) -> Routed:
+def routes(routing: Routing, records: pa.Table, peeked: pa.StringArray | None = None) -> Routed:
     """Route each record; `peeked` has the values of the routing field or expression."""
     if routing.by == "fixed":
-        return Routed(pa.repeat("", len(envelopes)), Rejects(), pa.array([], pa.int64()))
-    values = _candidates(routing, envelopes, peeked)
-    kinds, kind_of = _distinct(_under_topics(envelopes, values) if routing.topics else values)
+        return Routed(pa.repeat("", len(records)), Rejects(), pa.array([], pa.int64()))
+    values = _candidates(routing, records, peeked)
+    kinds, kind_of = _distinct(_under_topics(records, values) if routing.topics else values)
     verdicts = [_verdict(routing, kind) for kind in kinds]
     bad = np.array([verdict is not None for verdict in verdicts], bool)
     skipped = np.array([_skipped(routing, verdict) for verdict in verdicts], bool)
@@ -52,25 +52,25 @@ def split_by_route(values: pa.StringArray) -> dict[str, pa.Int64Array]:
     return {kind: pa.array(part, pa.int64()) for kind, part in zip(kinds, parts, strict=True) if kind is not None}
 
 
-def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None) -> pa.Array:
+def _candidates(routing: Routing, records: pa.Table, peeked: pa.StringArray | None) -> pa.Array:
     if routing.by == "topic":
-        return _whole(envelopes.column("topic"))
+        return _whole(records.column("topic"))
     if routing.by == "header":
-        return _header(_whole(envelopes.column("headers")), routing.value or "")
+        return _header(_whole(records.column("headers")), routing.value or "")
     if peeked is None:
         raise UsageError(f"route.by {routing.by}: no values provided.")
     return peeked
 
 
-def _under_topics(envelopes: pa.Table, values: pa.Array) -> pa.Array:
+def _under_topics(records: pa.Table, values: pa.Array) -> pa.Array:
     """Prefix routes with `topic:`; topic names have no colon."""
-    topics = _whole(envelopes.column("topic")).cast(values.type)
+    topics = _whole(records.column("topic")).cast(values.type)
     return pc.binary_join_element_wise(topics, values, pa.scalar(":", values.type))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    array = column.combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
 
 
 def _header(headers: pa.ListArray, name: str) -> pa.Array:
@@ -78,10 +78,10 @@ def _header(headers: pa.ListArray, name: str) -> pa.Array:
     parents = pc.list_parent_indices(headers).to_numpy()
     pairs = headers.flatten()
     at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
-    place = np.full(len(headers), -1)
-    place[parents[at]] = at  # ascending, so that the last one wins
-    found = pa.array(place, pa.int64(), mask=place < 0)
-    return pairs.field("value").take(found)
+    last = np.full(len(headers), -1)
+    last[parents[at]] = at  # ascending, so that the last one wins
+    index = pa.array(last, pa.int64(), mask=last < 0)
+    return pairs.field("value").take(index)
 
 
 def _distinct(values: pa.Array) -> tuple[list[str | None], np.ndarray]:
@@ -105,16 +105,16 @@ def _verdict(routing: Routing, value: str | None) -> Verdict:
         topic, _, value = value.partition(":")
         if not NAME.fullmatch(topic):
             return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} is not a valid directory name"
-    shown = f"the {_called(routing)} {value[:80]!r}"
+    label = f"the {_called(routing)} {value[:80]!r}"
     if len(value) > MAX_LENGTH:
-        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters; the maximum is {MAX_LENGTH}"
+        return Reason.BAD_ROUTE, f"{label} has {len(value)} characters; the maximum is {MAX_LENGTH}"
     if routing.include is not None and not re.search(routing.include, value):
-        return Reason.UNROUTED, f"{shown} does not match include"
+        return Reason.UNROUTED, f"{label} does not match include"
     if routing.exclude is not None and re.search(routing.exclude, value):
-        return Reason.UNROUTED, f"{shown} matches exclude"
+        return Reason.UNROUTED, f"{label} matches exclude"
     if not NAME.fullmatch(value):
         return Reason.BAD_ROUTE, (
-            f"{shown} is not a valid table name: letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"{label} is not a valid table name: letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return None
 
@@ -131,5 +131,5 @@ def _skipped(routing: Routing, verdict: Verdict) -> bool:
 
 def _rejects(verdicts: list[Verdict], kind_of: np.ndarray, bad: np.ndarray) -> Rejects:
     positions = np.flatnonzero(bad[kind_of])
-    given = [verdict for verdict in (verdicts[kind] for kind in kind_of[positions]) if verdict]
-    return Rejects(positions.tolist(), [reason for reason, _ in given], [detail for _, detail in given])
+    reasons = [verdict for verdict in (verdicts[kind] for kind in kind_of[positions]) if verdict]
+    return Rejects(positions.tolist(), [reason for reason, _ in reasons], [detail for _, detail in reasons])

@@ -29,28 +29,28 @@ class UnknownName:
     suggestion: str = ""  # closest existing name
 
     def __str__(self) -> str:
-        message = f"{self.place}: '{self.name}' does not exist in any record, table or step"
-        return message + did_you_mean(self.suggestion)
+        hint = f" ({did_you_mean(self.suggestion).removeprefix('; ')})" if self.suggestion else ""
+        return f"{self.place}: '{self.name}' does not exist in any record, table or step{hint}"
 
 
 Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # unknown names by route with rows
 
 
 def unknown_names(
-    branch: CompiledBranch, route: str, shape: RouteSchema, envelopes: pa.Table | None = None
+    branch: CompiledBranch, route: str, shape: RouteSchema, records: pa.Table | None = None
 ) -> frozenset[UnknownName]:
     """Names that the rows of a route do not have, except those in `allow_missing`.
 
-    `envelopes`: records; with schema evolution, a name that occurs in one of them, even with a null, is known.
+    `records`: with schema evolution, a name that occurs in one of them, even with a null, is known.
     """
-    found = {
+    names = {
         UnknownName(place, name, closest(name, there))
         for place, name, there in _uses(branch, route, shape)
         if name.lower() not in {*map(str.lower, there), *ENVELOPE_NAMES, *map(str.lower, branch.spec.allow_missing)}
     }
-    if found and envelopes is not None and branch.new_field(route, shape) == "evolve":
-        found = {each for each in found if not _holds(branch.spec.format, values_of(envelopes), each.name)}
-    return frozenset(found)
+    if names and records is not None and branch.new_field(route, shape) == "evolve":
+        names = {name for name in names if not _holds(branch.spec.format, values_of(records), name.name)}
+    return frozenset(names)
 
 
 def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
@@ -109,20 +109,20 @@ def _uses(branch: CompiledBranch, route: str, shape: RouteSchema) -> Iterator[tu
 
 def _of_table(branch: CompiledBranch, route: str, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
     rules = branch.rules(route)
-    for at, each in enumerate(rules.expectations):
-        yield from ((f"table.expectations[{at}].expect", name, names) for name in sorted(names_in(each.expect)))
+    for at, expectation in enumerate(rules.expectations):
+        yield from ((f"table.expectations[{at}].expect", name, names) for name in sorted(names_in(expectation.expect)))
     for key in ("delete_when", "truncate_when") if rules.merges else ():
         text = getattr(rules.merges, key) or "NULL"
-        there = [*names, *(rules.merges.aside if rules.merges else ())]
-        yield from ((f"table.merge.{key}", name, there) for name in sorted(names_in(text)))
+        available = [*names, *(rules.merges.aside if rules.merges else ())]
+        yield from ((f"table.merge.{key}", name, available) for name in sorted(names_in(text)))
 
 
 def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Columns that a step reads, with their keys; JMESPath reads the message."""
-    there = list(names)
+    available = list(names)
     for target, text in (step.set or {}).items():
-        yield from ((f"set.{target}", name, tuple(there)) for name in sorted(names_in(text)))
-        there.append(target)
+        yield from ((f"set.{target}", name, tuple(available)) for name in sorted(names_in(text)))
+        available.append(target)
     if step.where is not None:
         yield from (("where", name, names) for name in sorted(names_in(step.where)))
     yield from (("drop", name, names) for name in step.drop or ())
@@ -134,5 +134,5 @@ def _after(step: StepSpec, names: Sequence[str]) -> list[str]:
     """Columns after a step."""
     dropped = {name.lower() for name in step.drop or ()}
     moved = {old.lower(): new for old, new in (step.rename or {}).items()}
-    left = [moved.get(name.lower(), name) for name in names if name.lower() not in dropped]
-    return [*left, *moved.values(), *(step.set or {}), *(target.split(".")[0] for target in step.queries)]
+    columns = [moved.get(name.lower(), name) for name in names if name.lower() not in dropped]
+    return [*columns, *moved.values(), *(step.set or {}), *(target.split(".")[0] for target in step.queries)]
