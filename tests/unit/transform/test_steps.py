@@ -371,7 +371,7 @@ import resource
 from datetime import UTC, datetime
 import pyarrow as pa
 from headrace.engine import duck
-from headrace.delta.schema import ENVELOPE
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.transform.steps import SetStep, Transform
 
 duck.connection()
@@ -380,7 +380,7 @@ with open("/proc/self/statm") as pages:
 resource.setrlimit(resource.RLIMIT_AS, (have + 2**30, have + 2**30))
 small, large = [1, 2, 3], list(range(16_000))
 rows = pa.table({"l": [small] * 4 + [large] + [small] * 4})
-envelopes = pa.table([pa.nulls(9, item.type) for item in ENVELOPE], schema=ENVELOPE)
+envelopes = pa.table([pa.nulls(9, item.type) for item in RECORD_SCHEMA], schema=RECORD_SCHEMA)
 squared = Transform([SetStep({"x": "len(flatten(list_transform(l, lambda x: l)))"})])
 done = squared.apply(rows, envelopes, datetime.now(UTC))
 print(done.rejects.index, done.index.to_pylist(), done.rows["x"].to_pylist())
