@@ -99,9 +99,9 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     for lost in ("ledger", "tombstones"):
         shutil.rmtree(f"{shop.lake}/_headrace/shop/{lost}")
     shop.send_values(events[10:])
-    with pytest.raises(TxnMismatch, match=r"remembered .* are gone"):
+    with pytest.raises(TxnMismatch, match=r"tombstones .* are missing"):
         shop.run()
-    (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "deletes" in line]
+    (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "tombstones" in line]
     assert "continues without" in said
     shop.run()
     assert table(shop) == WRITTEN_FINAL
