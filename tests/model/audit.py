@@ -35,7 +35,8 @@ def watch(world: World) -> None:
         intent = Intent.from_json((begun or b"").decode())
         files = {file.path for table in intent.tables if table.path == name for file in table.files}
         added = {line["add"]["path"] for line in lines if "add" in line}
-        again = not added and files <= set(_standing(world.store(root)))  # only its txn, which had expired
+        # Only its txn, which had expired. The files may be undone by a RESTORE: then the table is owed a refill.
+        again = not added and files <= _ever_added(world.store(root))
         holds(added == files or again, f"{name} got {added}; batch {intent.batch} was begun with {files}")
         holds(marks == intent.txns(), f"{name} got the marks {marks} of ranges {intent.ranges}")
 
@@ -114,6 +115,15 @@ def _standing(store: AnyStore) -> list[str]:
         before = int(commit.info["operationParameters"]["version"]) if commit.operation == "RESTORE" else -1
         versions.append([*(versions[before] if versions else []), *adds])
     return versions[-1] if versions else []
+
+
+def _ever_added(store: AnyStore) -> set[str]:
+    return {
+        line["add"]["path"]
+        for _, data in commits(store)
+        for line in map(json.loads, data.splitlines())
+        if "add" in line
+    }
 
 
 def _marks_grow(store: AnyStore, name: str) -> None:

@@ -27,7 +27,7 @@ from headrace.delta.checkpoints import INTERVAL, SHARED
 from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import append_blocker, protocol_for, rewrite_blocker
 from headrace.delta.foreign_commits import ForeignCommit, change_of
-from headrace.delta.log import read_commit, version_path
+from headrace.delta.log import LogWalk, read_commit, version_path
 from headrace.delta.log_errors import restored, set_back, table_stop
 from headrace.delta.receipt import Receipt
 from headrace.delta.restores import RESTORE, check_not_restored
@@ -107,7 +107,7 @@ class LogWriter:
     def follow(self) -> list[ForeignCommit]:
         """Read new commits of other writers; raises PipelineStopped if the pipeline must not continue."""
         if self._state is None:
-            self._reload()
+            self._load_created()
             return []
         self._verified_state(None)
         changes: list[ForeignCommit] = []
@@ -150,7 +150,7 @@ class LogWriter:
             tag = self._put(0, commit_builder.commit(lines))
             landed = tag is not None or _commit_id(self.store, 0) == pending.commit_id
         if not landed:
-            self._reload()
+            self._load_created()
             return None
         self._state, self._tag = replace(state, txns=dict(txns)), tag or self.store.tag(version_path(0))
         self._note()
@@ -448,6 +448,21 @@ class LogWriter:
     def _reload(self) -> None:
         self._state = self._load()
         self._refresh_tag()
+
+    def _load_created(self) -> None:
+        """Load a table that another writer has created since the last look.
+
+        All its commits are newer than that look, so their txns count, even if a checkpoint has dropped them as expired:
+        another instance of the pipeline may have committed the batch that this one is about to commit.
+        """
+        self._reload()
+        if self._state is None:
+            return
+        txns = dict(self._state.txns)
+        for commit in LogWalk(self.store, self._state.version):
+            for name in self._names:
+                txns[name] = max(txns.get(name, -1), commit.txns.get(name, -1))
+        self._state = replace(self._state, txns={name: number for name, number in txns.items() if number >= 0})
 
     def _refresh_tag(self) -> None:
         self._tag = self.store.tag(version_path(self._state.version)) if self._state else None

@@ -363,6 +363,9 @@ SET_AGAIN = [
     for call in range(15, 45, 3)
     for back in range(5)
 ]
+# The same with the RESTORE before the txn is set again, and with an instance that saw the table before it was created.
+SET_AGAIN += [[("run", 0, call, "go"), ("expire", "A"), ("restore", "A", 0)] for call in range(15, 60, 4)]
+SET_AGAIN += [[("run", 1, 43, "go"), ("run", 0, 0, "go"), ("run", 0, 33, "go"), ("expire", "dead")]]
 
 
 def test_a_txn_that_expired_and_was_set_again_before_a_restore():
