@@ -16,6 +16,8 @@ Tombstone = Literal["dead_letter", "skip", "row"]
 Key = Literal["json", "text", "int64", "avro"]
 Framing = Literal["none", "confluent", "bare"]
 
+UNKNOWN_FIELDS = "_unknown"  # column of `keep_unknown_fields`
+
 
 class Format(SpecModel):
     """Options common to all formats."""

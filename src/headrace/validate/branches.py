@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.spec.decode import UNKNOWN_FIELDS, ProtobufFormat
 from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.explode import Explode
 from headrace.spec.model import BranchSpec, Spec
@@ -42,6 +43,7 @@ def check_explode(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         )
     yield from _names(explode)
     yield from _keep_paths(explode)
+    yield from _unknown_fields(spec, explode)
     yield from _table(spec, explode, spec.table, spec.table, ("table",))
     for nth, item in enumerate(spec.tables):
         yield from _table(spec, explode, item.over(spec.table), item, ("tables", nth))
@@ -73,6 +75,24 @@ def _keep_paths(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
             yield UnlocatedDiagnostic(
                 (*_HERE, "keep", name), f"'{path}' is the exploded array", "other fields of the record"
             )
+
+
+def _unknown_fields(spec: Spec, explode: Explode) -> Iterator[UnlocatedDiagnostic]:
+    """Unknown fields that Protobuf keeps belong to the record: rows without their column would drop them silently.
+
+    Other contracts than `evolve` apply to unknown fields as to any new field: ignored and counted, rejected or rescued.
+    """
+    options = spec.decode.options
+    if not isinstance(options, ProtobufFormat) or not options.keep_unknown_fields:
+        return
+    tables = (spec.table, *(item.over(spec.table) for item in spec.tables))
+    evolves = any(table.contract.new_field == "evolve" for table in tables)
+    if evolves and UNKNOWN_FIELDS not in explode.keep.values():
+        yield UnlocatedDiagnostic(
+            (*_HERE, "keep"),
+            "keep_unknown_fields has no column in exploded rows",
+            f"explode.keep with {UNKNOWN_FIELDS}, or contract.new_field other than evolve",
+        )
 
 
 def _table(

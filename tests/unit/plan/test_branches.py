@@ -291,6 +291,57 @@ def test_a_table_of_elements_that_cannot_be(table: dict[str, Any], said: str):
     assert any(said in each for each in findings(text))
 
 
+UNKNOWN_FIELDS_LOST = "explode.keep: keep_unknown_fields has no column in exploded rows"
+
+
+@pytest.mark.parametrize(
+    ("keep", "contract", "has_error"),
+    [
+        (["id"], {}, True),
+        (["id"], {"new_field": "evolve"}, True),
+        (["id", "_unknown"], {}, False),
+        ({"order_id": "id", "raw": "_unknown"}, {}, False),
+        (["id"], {"new_field": "ignore"}, False),
+        (["id"], {"new_field": "reject"}, False),
+    ],
+)
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_explode_must_keep_the_unknown_fields_that_protobuf_keeps(
+    tmp_path: Path, keep: Any, contract: dict[str, str], has_error: bool, in_branch: bool
+):
+    (tmp_path / "order.proto").write_text(
+        'syntax = "proto3"; message Item { string sku = 1; } message Order { int64 id = 1; repeated Item items = 2; }'
+    )
+    options = {"descriptor": str(tmp_path / "order.proto"), "message": "Order", "keep_unknown_fields": True}
+    exploded = {"explode": {"column": "items", "keep": keep}, "table": {"path": "/lake/items", "contract": contract}}
+    whole = {"table": {"path": "/lake/orders"}, "branches": [{"name": "items", **exploded}]}
+    spec = {
+        "pipeline": "shop",
+        "source": {"kafka": {"brokers": "localhost:9092", "topics": ["orders"]}},
+        "decode": {"protobuf": options},
+        **(whole if in_branch else exploded),
+    }
+    if not has_error:
+        loads(json.dumps(spec), "/lake", "shop.yaml")
+        return
+    (error,) = [text for text in findings(json.dumps(spec)) if UNKNOWN_FIELDS_LOST in text]
+    assert "explode.keep with _unknown, or contract.new_field other than evolve" in error
+    assert ("branches[0].explode.keep" in error) == in_branch
+
+
+def test_a_table_rule_that_evolves_needs_the_unknown_fields_in_explode_keep():
+    spec = {
+        "pipeline": "shop",
+        "source": {"kafka": {"brokers": "localhost:9092", "topics": ["orders"]}},
+        "decode": {"protobuf": {"descriptor": "order.proto", "message": "Order", "keep_unknown_fields": True}},
+        "explode": {"column": "items", "keep": ["id"]},
+        "route": {"by": "topic"},
+        "table": {"path": "/lake/{topic}", "contract": {"new_field": "ignore"}},
+        "tables": [{"match": "^orders$", "contract": {"new_field": "evolve"}}],
+    }
+    assert any(UNKNOWN_FIELDS_LOST in text for text in findings(json.dumps(spec)))
+
+
 def test_names_of_routes_lead_to_their_branch_and_back():
     big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}.v1"}}
     spec = spec_of(branches=[CHILD, big])

@@ -165,10 +165,11 @@ def test_unknown_fields_that_are_kept_do_not_hide_those_of_elements(schemas, new
         assert letters(applied) == [(2, "decode", "new_field"), (3, "decode", "new_field")]
 
 
-def test_unknown_fields_are_stored_with_the_rows_of_their_record(schemas):
+@pytest.mark.parametrize("new_field", ["reject", "evolve"])
+def test_unknown_fields_are_stored_with_the_rows_of_their_record(schemas, new_field):
     explode = {"column": "items", "keep": ["id", "_unknown"]}
     columns = [*COLUMNS[:1], {"name": "_unknown", "type": "binary"}, *COLUMNS[2:]]
-    table = {"columns": columns, "contract": {"new_field": "reject"}, "source": False}
+    table = {"columns": columns, "contract": {"new_field": new_field}, "source": False}
     decode = {"protobuf": {**schemas["protobuf"], "keep_unknown_fields": True}}
     applied = plan_of(decode=decode, explode=explode, table=table).apply(orders("protobuf"))
     assert [row["id"] for row in rows(applied)] == [0, 0, 1, 1, 2, 2, 3]

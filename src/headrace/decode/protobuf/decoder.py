@@ -20,14 +20,14 @@ from headrace.decode.protobuf.columns import ProtobufColumns
 from headrace.decode.protobuf.message_index import indexed
 from headrace.decode.protobuf.schema import BadProtobufSchema, Message, NoMessage
 from headrace.decode.protobuf.schema_files import in_file, in_texts
-from headrace.decode.protobuf.unknown_fields import UNKNOWN, kept_bytes
+from headrace.decode.protobuf.unknown_fields import kept_bytes
 from headrace.decode.registry.client import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.registry.framing import framed
 from headrace.decode.typed.fit import fit_values, sample
 from headrace.decode.typed.text import path_steps, scalars_as_text
 from headrace.errors import UsageError
 from headrace.reasons import Reason
-from headrace.spec.decode import ProtobufFormat
+from headrace.spec.decode import UNKNOWN_FIELDS, ProtobufFormat
 from headrace.spec.registry import RegistrySpec
 
 _KNOWN = 10_000  # message types, or errors, that are cached
@@ -126,7 +126,7 @@ class ProtobufDecoder:
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
         if reader.unknown_fields and self._stores_unknown:
-            natural = natural.append_column(UNKNOWN, kept_bytes(reader))
+            natural = natural.append_column(UNKNOWN_FIELDS, kept_bytes(reader))
         elif reader.unknown_fields:
             ignored = self._apply_contract(reader)
         at = group.at
@@ -144,7 +144,7 @@ class ProtobufDecoder:
         """Whether the bytes of unknown fields have a column, will have one, or are rescued."""
         if self._new_field == "rescue" and not self._layout.root.open:
             return True  # an exploded list has no column for bytes of its elements: their records are rejected
-        has_column = any(column.path == (UNKNOWN,) for column in self._layout.columns)
+        has_column = any(column.path == (UNKNOWN_FIELDS,) for column in self._layout.columns)
         return self._options.keep_unknown_fields and (has_column or self._new_field == "evolve")
 
     def _apply_contract(self, reader: ProtobufColumns) -> Counter[str]:

@@ -8,8 +8,6 @@ import pyarrow as pa
 from headrace.decode.protobuf.columns import ProtobufColumns, UnknownField
 from headrace.decode.protobuf.wire import END_GROUP, FIXED64, GROUP, LENGTH, VARINT
 
-UNKNOWN = "_unknown"
-
 
 def kept_bytes(reader: ProtobufColumns) -> pa.BinaryArray:
     """The unknown fields of each record in their order, nested ones inside their parent fields; NULL if there are none.
