@@ -6,12 +6,12 @@ Spark, and an operation that conflicts with the appends of a pipeline holds the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from time import sleep
 from typing import TypeVar
 
 from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
@@ -202,7 +202,7 @@ def retry_conflicts(store: Store, table_id: str, attempt: Callable[[TableState],
             raise table_replaced(store) from error
         except (Conflict, TableChanged, TableRestored) as conflict:
             message = conflict.message
-            time.sleep(wait)
+            sleep(wait)
     version = newest_version(store) or 0
     raise ConcurrentModification(
         f"{store.uri}: all {_ATTEMPTS} attempts conflicted with other writers, last at version {version}: {message}",

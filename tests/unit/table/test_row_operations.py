@@ -401,7 +401,7 @@ def _added(table: Table) -> set[str]:
 def test_who_never_comes_first_is_told_so(
     table: Table, meanwhile: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.table.ownership.time.sleep", lambda _: None)
+    monkeypatch.setattr("headrace.table.ownership.sleep", lambda _: None)
     meanwhile += [lambda: table.bulk_insert([row(77)])] * 20
     with pytest.raises(ConcurrentModification) as refused:
         table.delete("id = 1")
@@ -434,7 +434,7 @@ def test_a_replaced_table_ends_the_operation(
 ) -> None:
     if after_a_conflict:  # in the pause before the next attempt
         meanwhile.append(lambda: table.bulk_insert([row(77)]))
-        monkeypatch.setattr("headrace.table.ownership.time.sleep", lambda _: replaced(table))
+        monkeypatch.setattr("headrace.table.ownership.sleep", lambda _: replaced(table))
     else:  # between the plan of the change and its commit
         meanwhile.append(lambda: replaced(table))
     with pytest.raises(TableReplaced, match="Run the operation again"):
