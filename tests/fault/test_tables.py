@@ -337,7 +337,7 @@ def test_a_table_that_spark_appends_is_refilled_too(
     with pytest.raises(TableRestored, match="--table-restored=refill"):
         drain(spec)
     (said,) = decide(spec, [Decision.REFILLED_TABLE])
-    assert "10 rows" in said
+    assert "10 undone rows" in said
     assert spark_ids(spark, path) == list(range(15))
     produce(kafka.bootstrap, topic, numbered(15, 5))
     drain(spec)

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_COMMITS_AT_ONCE = 8
 _REPORT_INTERVAL = 2.0  # seconds
 _TOPIC_INTERVAL = 1.0  # seconds between checks while no topic matches
 

@@ -164,7 +164,7 @@ def test_a_merging_batch_that_dies_once_its_table_is_evolved_is_merged_once(mode
 def test_a_batch_that_dies_between_two_merges_is_merged_once(
     mode: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.pipeline.pipeline._COMMITS_AT_ONCE", 1)  # else both may have begun
+    monkeypatch.setattr("headrace.pipeline.commit_order._PARALLEL_COMMITS", 1)  # else both may have begun
     made = desk(str(tmp_path), mode)
     made.options |= {"decode": {"json": {}}, "route": {"by": {"field": "name"}}}
     made.options["table"]["path"] = f"{tmp_path}/lake/{{route}}"

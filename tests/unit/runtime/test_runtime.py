@@ -214,7 +214,7 @@ def test_a_child_stops_and_its_output_is_private(tmp_path: Path) -> None:
 
 def test_a_child_may_leave_signals_to_its_parent(tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", "echo up; exec cat"]
-    child = spawn(command, log=tmp_path / "log", deaf_to=(signal.SIGINT, signal.SIGTERM))
+    child = spawn(command, log=tmp_path / "log", ignored_signals=(signal.SIGINT, signal.SIGTERM))
     eventually(lambda: (tmp_path / "log").read_text() == "up\n", say="the child runs")
     child.terminate()
     assert child.stdin

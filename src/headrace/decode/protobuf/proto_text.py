@@ -34,7 +34,6 @@ _SCALARS = {
 }
 _LABELS = {"optional": 1, "required": 2, "repeated": 3}
 _EDITIONS = {"2023": 1000, "2024": 1001}
-_PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")
 
 Options = dict[str, Any]
 
