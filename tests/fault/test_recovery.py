@@ -96,7 +96,7 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: 
     shutil.copytree(old, state)
     shop.send(30)
     before = _versions(shop)
-    with pytest.raises(TxnMismatch, match="lost or set back"):
+    with pytest.raises(TxnMismatch, match="lost or replaced"):
         shop.run()
     assert _versions(shop) == before
     shutil.rmtree(state)

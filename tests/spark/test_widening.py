@@ -240,7 +240,7 @@ def test_a_table_written_through_its_log_cannot_be_given_the_feature(spark: Any,
     later = Pipeline(spec_of(table={"path": f"{lake}/web", **WIDEN}), lambda: spark, recovery=StartupRecovery())
     with later.take_lease():
         later.open_ledger()
-        with pytest.raises(TableFeature, match="features that Spark alone may write"):
+        with pytest.raises(TableFeature, match="features that only Spark may write"):
             later.tables.open()
 
 

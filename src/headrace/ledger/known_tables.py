@@ -20,8 +20,8 @@ def check_format(store: Store, found: object) -> None:
     """NewerFormat unless this version of Headrace supports the format of the state."""
     if str(found) != str(FORMAT):
         raise NewerFormat(
-            f"The state at {store.uri} has format {found}; this Headrace knows format {FORMAT}.",
-            hint="Run the Headrace that wrote it, or a newer one.",
+            f"The state at {store.uri} has format {found}; this version of Headrace supports format {FORMAT}.",
+            hint="Run the version of Headrace that wrote it, or a newer one.",
         )
 
 
@@ -140,6 +140,6 @@ class KnownTables:
             if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
                 raise Fenced(
                     "Another driver has changed the known tables and topics of the pipeline.",
-                    hint="Start it again: it resumes from the ledger.",
+                    hint="Restart the pipeline: it resumes from the ledger.",
                 ) from None
         return number

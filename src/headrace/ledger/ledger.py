@@ -65,7 +65,7 @@ class Ledger:
         if not marks:
             raise TxnMismatch(
                 f"The ledger at {table.uri} has no txn of pipeline '{pipeline}'.",
-                hint="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
+                hint="Use a separate state folder for each pipeline. A renamed pipeline is a new pipeline.",
             )
         ledger = cls(store, pipeline, tail, marks)
         ledger.resumed = proved_time(table, _FOREVER, timedelta(0), tail.state.version)
@@ -190,7 +190,7 @@ class Ledger:
         try:
             return Intent.from_json(self._store.get(newest).decode()) if newest else None
         except NotFound:
-            raise self._fenced("another driver has gone on") from None
+            raise self._fenced("another driver has continued") from None
 
     def assume(self, batch: int, position: Position, half: bool = False) -> None:
         """Take a lost ledger for one that ended with this batch; `rebuild` makes it durable.
@@ -215,7 +215,7 @@ class Ledger:
         if not self.is_new:
             self._tail.append([staged], self._marks, info)
         elif not self._create([staged], self._marks, info):
-            raise self._fenced("another driver has rebuilt its ledger")
+            raise self._fenced("another driver has rebuilt the ledger")
 
     def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
         release = ENGINE.partition("/")[2]
@@ -240,21 +240,22 @@ class Ledger:
         known = self.known.tables.get(path)
         if mark is None and known is not None and self._pipeline in known.writers:
             raise TxnMismatch(
-                f"{path} was written by '{self._pipeline}' before, but has no txn of '{self._pipeline}' any more: it "
-                "expired, or the table was set back.",
-                hint="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
-                "with the table as it is now.",
+                f"{path} has no txn of '{self._pipeline}', which has written to it: the txn expired, or the "
+                "table was replaced by an older copy.",
+                hint="Recover the table if it was replaced; otherwise run `headrace resume SPEC --accept-new-table` to "
+                "continue with the table as it is now.",
             )
         if mark is None or mark <= self.batch:
             return
         if mark == self.batch + 1 and (self._half or self.open_batch() is not None):
             return
         if self._is_recorded(self.batch + 1):
-            raise self._fenced(f"{path} holds batch {mark} of another driver")
+            raise self._fenced(f"{path} has batch {mark} of another driver")
         raise TxnMismatch(
-            f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
-            hint="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
-            "--accept-lost-ledger` to go on after what the tables hold.",
+            f"{path} has batch {mark} of '{self._pipeline}', but {self._table.uri} ends at batch {self.batch}: the "
+            "state folder was lost or replaced by an older copy.",
+            hint="Restore the state folder, or run `headrace resume SPEC --accept-lost-ledger` to continue after the "
+            "last batch in the tables.",
         )
 
     def rows_from(self, batch: int) -> list[dict[str, Any]]:
@@ -319,16 +320,14 @@ class Ledger:
             compaction.compact(self._tail, self.batch, self.proved_time)
 
     def _fenced(self, seen: str) -> Fenced:
-        return Fenced(f"Pipeline '{self._pipeline}': {seen}.", hint="Start it again: it resumes from the ledger.")
+        return Fenced(f"Pipeline '{self._pipeline}': {seen}.", hint="Restart it: it resumes from the ledger.")
 
 
 def _note(intent: Intent) -> str:
     if intent.kind is IntentKind.REINGEST:
-        return (
-            f"reingest of {intent.tables[0].path}" if intent.tables else "a reingest was given up: its files were gone"
-        )
+        return f"reingest of {intent.tables[0].path}" if intent.tables else "reingest cancelled: its files are missing"
     if intent.kind is IntentKind.REFILL:
-        return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
+        return f"refill of {', '.join(table.path for table in intent.tables) or 'a deleted table'}"
     return intent.spec if intent.kind is IntentKind.DECISION else ""
 
 

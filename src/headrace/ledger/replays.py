@@ -56,7 +56,7 @@ def without_doubles(outcomes: pa.Table, left_out: Mapping[str, Counter[tuple[str
             left_out[uri][at] -= 1
             row["into"] = [each for each in row["into"] if each != uri] or None
         if doubled and row["into"] is None:
-            row |= {"outcome": ReplayOutcome.FILTERED.value, "detail": f"{doubled[0]} has a row with its keys already"}
+            row |= {"outcome": ReplayOutcome.FILTERED.value, "detail": f"{doubled[0]} already has a row with its keys"}
     return pa.Table.from_pylist(said, OUTCOMES)
 
 

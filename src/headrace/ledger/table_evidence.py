@@ -20,8 +20,8 @@ from headrace.plan.accounting import RECORDS, Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
 
-_UNTOLD = "Bring the state folder back; or give the pipeline a new name and a source.kafka.start."
-ACCEPT = "Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger`"
+_UNTOLD = "Restore the state folder, or set a new pipeline name and source.kafka.start."
+ACCEPT = "Restore the state folder, or run `headrace resume SPEC --accept-lost-ledger`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ def rebuilt_position(
     account = next((part for part in told if "ranges" in part.account), None)
     if account is None or len(told) < len(found.parts):
         raise TxnMismatch(
-            f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
-            hint=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
+            f"The ledger of '{pipeline}' is lost, and the table logs do not show whether every table has batch "
+            f"{found.batch}.",
+            hint=f"{ACCEPT} to continue after that batch." if _last_marks(found, pipeline) else _UNTOLD,
         )
     after = position_of(account.txns, pipeline)
     if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
@@ -95,7 +96,7 @@ def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
     marks = _last_marks(found, pipeline)
     if not marks:
         raise TxnMismatch(
-            f"The ledger of '{pipeline}' is lost, and no log tells any more what batch {found.batch} read.",
+            f"The ledger of '{pipeline}' is lost, and no table log has the offsets of batch {found.batch}.",
             hint=_UNTOLD,
         )
     return RebuiltPosition(found.batch, position_of(marks, pipeline))

@@ -14,7 +14,7 @@ from headrace.storage.store import Store
 from headrace.write.intent import IntentKind
 
 Row = Mapping[str, Any]
-KEEP = "`headrace resume SPEC --table-restored=keep` goes on without the rows that were undone"
+KEEP = "Run `headrace resume SPEC --table-restored=keep` to continue without the undone rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ def undone_rows(
     for batch in rows:
         if batch not in booked:
             raise TableRestored(
-                f"{store.uri}: the ledger no longer tells what the undone batch {batch} read.", hint=f"{KEEP}."
+                f"{store.uri}: the ledger no longer has the offsets of the undone batch {batch}.", hint=f"{KEEP}."
             )
         if booked[batch]["spec"] != digest:
             raise TableRestored(
                 f"{store.uri}: the undone batch {batch} was written with another spec "
                 f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
-                hint=f"Run the refill with that spec; or {KEEP}.",
+                hint=f"{KEEP}, or run the refill with that spec.",
             )
     return UndoneRows(sum(rows.values()), _ranges_of(rows, booked, digest))
 

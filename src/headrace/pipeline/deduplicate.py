@@ -223,9 +223,9 @@ def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, si
         if _may_hold(file, since):
             if file.elsewhere:
                 raise TableFeature(
-                    f"{store.uri}: the file {file.path} is another table's (a shallow clone): which records it has "
-                    "cannot be told.",
-                    hint="Copy the table whole (a deep clone) and write to the copy, or remove table.deduplicate.",
+                    f"{store.uri}: the file {file.path} belongs to another table (shallow clone), so the records of "
+                    "its rows are unknown.",
+                    hint="Write to a deep clone of the table, or remove table.deduplicate.",
                 )
             rows = _keys(columns, file, keys, schema)
             yield rows.filter(pc.greater_equal(rows[TIME], since))

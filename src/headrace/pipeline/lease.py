@@ -118,7 +118,7 @@ class Lease:
         if self.lost.is_set():
             raise Fenced(
                 f"The lease at {self._where} was taken by another instance.",
-                hint="This instance writes nothing more. Start it again once the other has ended.",
+                hint="This instance stops writing. Restart it after the other instance has ended.",
             )
 
     def renew(self) -> None:
@@ -217,8 +217,8 @@ def _date(seconds: float) -> str:
 def _held(holder: Note) -> LeaseHeld:
     since = _date(holder.acquired_at)
     return LeaseHeld(
-        f"The pipeline already runs on {holder.host} as pid {holder.pid}, since {since}.",
-        hint="Stop that one first, or pass --wait to take over when it ends.",
+        f"The pipeline is already running on {holder.host} as pid {holder.pid}, since {since}.",
+        hint="Stop that instance first, or pass --wait to start when it ends.",
         host=holder.host,
         pid=holder.pid,
         since=since,

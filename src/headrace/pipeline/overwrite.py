@@ -28,8 +28,8 @@ def check_bounded(spec: Spec, until: str | None) -> None:
     """UsageError where a pipeline that overwrites would have no end."""
     if spec.table.overwrites and until is None:
         raise UsageError(
-            f"{spec.pipeline} overwrites its tables, so each run must end.",
-            hint="Run it with --until latest; or use another table.mode to run continuously.",
+            f"{spec.pipeline} overwrites its tables, so each run must be bounded.",
+            hint="Run it with --until latest, or use another table.mode to run continuously.",
         )
 
 

@@ -402,8 +402,8 @@ class Pipeline:
         receipt = self._retrying(lambda: self.tables.commits.commit(table, intent))
         if receipt.skipped and self.tables.commits.plan_of(table, intent) != table.plan:
             raise Fenced(
-                f"{table.path} has batch {intent.batch} by another plan: another instance has planned it again.",
-                hint="Start the pipeline again: it continues with the plan that the tables have.",
+                f"{table.path} has batch {intent.batch} of another plan: another instance has planned the batch again.",
+                hint="Restart the pipeline: it continues with the plan in the tables.",
             )
         return receipt
 
@@ -456,7 +456,7 @@ class Pipeline:
         again = replace(again, tables=tuple(parts), plan=plan)
         self.lease.check()
         self.ledger.revise(again)
-        text = f"{self.unit} {again.batch} is planned again: staged files are missing, or do not fit a table any more"
+        text = f"{self.unit} {again.batch} is planned again: staged files are missing, or no longer fit a table"
         self.report({"event": "replan", "pipeline": self.spec.pipeline, self.unit: again.batch, "text": text})
         self.open_tables().open()
         return again

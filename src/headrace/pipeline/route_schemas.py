@@ -168,6 +168,6 @@ class RouteSchemas:
 def _check_declared(entry: OpenTable, existing: pa.Schema) -> None:
     if absent := [column.name for column in entry.rules.columns if column.name not in existing.names]:
         raise ColumnsDisagree(
-            f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec says create: never.",
-            hint="Add it to the table, or take it out of the spec; then run again.",
+            f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec has create: never.",
+            hint="Add it to the table or remove it from the spec, then run again.",
         )

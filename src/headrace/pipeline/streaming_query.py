@@ -107,7 +107,7 @@ class StreamingBatches:
                 self.pipeline.maintain()
             except BaseException as error:
                 self.failure = error
-                raise RuntimeError("the batch failed; the pipeline knows why") from None
+                raise RuntimeError("the batch failed; the pipeline has the error") from None
             finally:
                 self.idle.set()
 
@@ -167,7 +167,7 @@ class StreamingBatches:
             raise self.failure
         error = self.failure or _exception(query)
         if error is not None and self._jvm_is_gone():
-            raise SparkDied("The JVM of Spark has ended.", hint="Start the pipeline again; nothing is lost.")
+            raise SparkDied("The JVM of Spark has exited.", hint="Restart the pipeline; nothing is lost.")
         self.pipeline.lease.check()
         if error is None or self.pipeline.stop.is_set():
             return

@@ -62,10 +62,10 @@ class TableCommits:
             self._tables.close(entry)
         elif is_there is None and not accepted:
             raise TxnMismatch(
-                f"{table.path} has no txn of '{intent.pipeline}', and its log no longer tells whether batch "
+                f"{table.path} has no txn of '{intent.pipeline}', and its log no longer shows whether batch "
                 f"{intent.batch} is in it ({_offsets(intent)}).",
-                hint="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
-                "--accept-new-table` adds the rows of the batch to the table as it is now.",
+                hint="Delete the rows with these offsets (column _source), if any; then run `headrace resume SPEC "
+                "--accept-new-table` to add the rows of the batch to the table as it is now.",
             )
 
     def needs_new_plan(self, intent: Intent) -> bool:
@@ -107,4 +107,4 @@ class TableCommits:
 
 def _offsets(intent: Intent) -> str:
     ranges = [f"{each.topic}/{each.partition}: offsets {each.start} to {each.until - 1}" for each in intent.ranges]
-    return "; ".join(ranges) or "it reads no new records"
+    return "; ".join(ranges) or "it reads no records"

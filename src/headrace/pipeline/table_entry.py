@@ -87,12 +87,12 @@ class TableOpener:
             committer = self._of_its_kind(tail, store, known, apart, merges)
         if rules is not None and rules.overwrites and not committer.commits_directly:
             raise TableFeature(
-                f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
+                f"{uri} is written by Spark, but mode: {rules.mode} requires direct commits.",
                 hint="Write to a new table, or use mode: append.",
             )
         self._check(store, committer, known)
         if committer.state is None and rules is not None and rules.create == "never":
-            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", hint="Create it first.")
+            raise TableGone(f"There is no table at {uri}, and the spec has create: never.", hint="Create it first.")
         return committer
 
     def _check(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
@@ -113,7 +113,8 @@ class TableOpener:
         found = restores_of(store, committer.state, known, self.pipeline)
         if found.newest is not None:
             raise table_stop(
-                TableRestored, f"{store.uri} was restored in version {found.newest}, after our last commit to it."
+                TableRestored,
+                f"{store.uri} was restored in version {found.newest}, after the last commit of the pipeline.",
             )
         if not found.reached:
             raise unreached(store.uri, known.scanned)
@@ -125,15 +126,15 @@ class TableOpener:
         why_not = append_blocker(tail.state) if tail.state is not None else None
         asked = apart and not why_not
         if asked:
-            asks = "rows that are merged, which" if merges else "features that"
-            why_not = f"the spec asks for {asks} Spark alone may write"
+            needs = "merges rows, which direct commits cannot do"
+            why_not = f"the spec {needs if merges else 'requires features that only Spark may write'}"
         if known is not None and known.writer == WriterKind.DIRECT and why_not:
             raise TableFeature(
-                f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
-                hint="Take that out of the spec, or write to a new table; then run again."
+                f"{store.uri} was written by direct commits, which are no longer possible: {why_not}.",
+                hint="Remove that from the spec or write to a new table, then run again."
                 if asked
-                else "Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
-                "table to Spark from now on.",
+                else "Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to write the "
+                "table with Spark from now on.",
             )
         if why_not or (known is not None and known.writer in (WriterKind.MERGE, WriterKind.SPARK)):
             return self.spark_table(store)
@@ -203,7 +204,7 @@ def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> 
     wanted = row_identity(merging_of(rules))
     if known is not None and known.rows not in ("", wanted):
         raise TableFeature(
-            f"{uri} has {known.rows}, and the spec asks for {wanted}.",
+            f"{uri} has {known.rows}, but the spec requires {wanted}.",
             hint="Change table.mode and table.merge back, or write to a new table.",
         )
 
@@ -214,11 +215,11 @@ def check_identity(uri: str, state: TableState | None, known: KnownTable | None)
         return
     if state is None:
         raise TableGone(
-            f"The table {uri} was written before and is gone.",
-            hint="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
+            f"The table {uri} was deleted.",
+            hint="Recover the table, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
         )
     if state.table_id != known.id:
         raise TableReplaced(
-            f"The table {uri} is another one now: id {state.table_id}, it was {known.id}.",
-            hint="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
+            f"The table {uri} was replaced: its id is {state.table_id}, it was {known.id}.",
+            hint="Recover the old table, or run `headrace resume SPEC --accept-new-table` to continue with this one.",
         )

@@ -235,7 +235,7 @@ def _cluster_by(entry: OpenTable, schema: RouteSchema) -> tuple[str, ...]:
         return ()
     if absent := [name for name in entry.rules.cluster_by if name not in schema.table.names]:
         raise ColumnsDisagree(
-            f"{entry.store.uri} is to be clustered by '{absent[0]}', which no record has brought.",
-            hint="Declare the column, or cluster by another one; then run again.",
+            f"{entry.store.uri} cannot be clustered by '{absent[0]}': neither the spec nor a record has this column.",
+            hint="Declare the column or cluster by another one, then run again.",
         )
     return entry.rules.cluster_by

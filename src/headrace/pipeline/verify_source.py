@@ -85,7 +85,7 @@ def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
         if known.get(name, topic_id) != topic_id:
             raise SourceReplaced(
                 f"The topic '{name}' was deleted and created again: its id is {topic_id}, it was {known[name]}.",
-                hint="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
+                hint="Run `headrace resume SPEC --accept-replaced-topic` to read the new topic from its first record.",
                 topic=name,
             )
     return topics
@@ -100,7 +100,7 @@ def still_there(source: Source, ranges: Iterable[Range]) -> None:
         except SourceTopicGone as gone:
             raise SourceTopicGone(
                 f"{gone.message} Its offsets {each.start} to {each.until - 1} must be read again.",
-                hint="Restore it; or run `headrace resume SPEC --accept-gap` to skip these records.",
+                hint="Restore it, or run `headrace resume SPEC --accept-gap` to skip these records.",
             ) from None
 
 

@@ -101,7 +101,7 @@ def test_a_letter_whose_row_the_table_has_already_is_told_as_such(tmp_path: Path
     summary = desk.replay()
     told = {row["offset"]: (row["outcome"], row["into"], row["detail"]) for row in desk.outcomes()}
     alpha = f"{desk.folder}/lake/alpha"
-    filtered = ("filtered", None, f"{alpha} has a row with its keys already")
+    filtered = ("filtered", None, f"{alpha} already has a row with its keys")
     assert told == {0: filtered, 2: ("replayed", [alpha], None), 3: filtered}
     assert desk.offsets("alpha") == {1: 1, 2: 1}
     assert (summary.counts.routed, summary.counts.filtered) == (1, 2)

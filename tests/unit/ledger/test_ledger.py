@@ -425,7 +425,7 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     ledger.known.remember(tables={"lake/a": KnownTable("id", "direct", writers=("shop",))})
     run(ledger, ("orders", 0, 0, 1))
     ledger.check_mark("lake/a", 1)
-    with pytest.raises(TxnMismatch, match="holds batch 2"):
+    with pytest.raises(TxnMismatch, match="has batch 2"):
         ledger.check_mark("lake/a", 2)
     late = reopened(store)
     ledger.begin(intent(2, ("orders", 0, 1, 2)))

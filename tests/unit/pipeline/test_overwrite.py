@@ -94,7 +94,7 @@ def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> No
 def test_what_would_never_be_done_is_refused():
     check_bounded(spec_of(table={"mode": "overwrite"}), "latest")
     check_bounded(spec_of(), None)
-    with pytest.raises(UsageError, match="each run must end"):
+    with pytest.raises(UsageError, match="each run must be bounded"):
         check_bounded(spec_of(table={"mode": "overwrite"}), None)
 
 

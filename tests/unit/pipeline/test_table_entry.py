@@ -85,7 +85,7 @@ def test_a_table_that_merges_is_left_as_it_is_when_the_spec_wants_another(
     desk.feed([{"id": 1, "at": 1}, {"id": 1, "at": 2}])
     desk.options = table(after)
     for _ in range(2):
-        with pytest.raises(TableFeature, match="has one row per id, and the spec asks for"):
+        with pytest.raises(TableFeature, match="has one row per id, but the spec requires"):
             desk.feed([{"id": 1, "at": 3}])
     desk.options = table(upsert("id", sequence_by="at"))
     desk.feed([{"id": 1, "at": 4}])

@@ -402,7 +402,7 @@ def rows_are_told_apart_in_another_way(way: Way) -> None:
     way.ran(2)
     before = way.desk.options["table"]
     way.desk.options["table"] = {**before, "mode": "upsert", "merge": {"keys": ["id"]}}
-    assert "Take that out of the spec" in way.stops().hint
+    assert "Remove that from the spec" in way.stops().hint
     way.desk.options["table"] = before
 
 
@@ -491,7 +491,7 @@ def the_state_is_set_back(way: Way) -> None:
     way.ran(2)
     shutil.move(way.state(), way.desk.folder / "new")
     shutil.copytree(way.desk.folder / "old", way.state())
-    assert "Restore it" in way.stops("lost or set back").hint
+    assert "Restore the state folder" in way.stops("lost or replaced").hint
     shutil.rmtree(way.state())
     shutil.move(way.desk.folder / "new", way.state())
 
@@ -537,7 +537,7 @@ def the_state_is_of_another_pipeline(way: Way) -> None:
     way.desk.options["state"] = str(way.state())
     way.ran(2)
     way.desk.options["pipeline"] = "web"
-    assert "a state folder of its own" in way.stops("'web'").hint
+    assert "a separate state folder" in way.stops("'web'").hint
     way.desk.options["pipeline"] = "shop"
 
 
@@ -686,7 +686,7 @@ def another_instance_has_gone_on(way: Way) -> None:
 
     with armed(Point.AFTER_STAGING, go_on), pytest.raises(errors.Fenced) as stopped:
         way.desk.run()
-    assert "Start it again" in stopped.value.hint
+    assert "Restart it" in stopped.value.hint
 
 
 @case("NewerFormat")
@@ -695,7 +695,7 @@ def the_state_is_of_a_newer_release(way: Way) -> None:
     newest = max((way.state() / "known_tables").iterdir())
     before = newest.read_text()
     newest.write_text(json.dumps({**json.loads(before), "format": 99}))
-    assert "Run the Headrace that wrote it" in way.stops().hint
+    assert "Run the version of Headrace that wrote it" in way.stops().hint
     newest.write_text(before)
 
 

@@ -93,8 +93,8 @@ def test_check_online_finds_tables_that_are_gone_or_others_now(tmp_path: Path, m
     write_deltalake(str(tmp_path / "lake/b"), pa.table({"kind": ["b"]}))
     (gone_key, gone), (other_key, other) = _told(desk, monkeypatch)
     assert (gone_key, other_key) == ("table.path", "table.path")
-    assert f"TableGone: The table {tmp_path}/lake/a was written before and is gone" in gone
-    assert f"TableReplaced: The table {tmp_path}/lake/b is another one now" in other
+    assert f"TableGone: The table {tmp_path}/lake/a was deleted" in gone
+    assert f"TableReplaced: The table {tmp_path}/lake/b was replaced" in other
 
 
 def test_check_online_finds_a_name_that_another_pipeline_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
