@@ -3,48 +3,48 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
-# Three at a time, a file never in two: a third of a test's time it waits for a server. Each has its own Spark and broker.
-SIDE_BY_SIDE := -n 3 --dist loadfile
-# Tests start many a Python: it may keep what it has compiled.
+# Three workers, each with its own Spark and broker; a file runs in one worker. Tests wait for servers a third of the time.
+PARALLEL := -n 3 --dist loadfile
+# Tests start many Python processes: let them write bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-help: ## Say what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Virtual environment, locked packages, Java if there is none, jars
+setup: $(STAMP) ## Create the virtual environment; install locked packages, Java if required, jars
 	@$(BIN)/headrace setup spark kafka
 
-demo: setup ## A real Kafka, a pipeline, Delta tables, and the account of it
+demo: setup ## Run a pipeline from a local Kafka broker to Delta tables
 	@$(BIN)/headrace demo
 
-check: $(STAMP) ## Lint, format, types
+check: $(STAMP) ## Run linter, format check and type checker
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-test: $(STAMP) ## All tests but the slow ones
+test: $(STAMP) ## Run all tests except slow ones
 	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
-	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
-test-all: $(STAMP) ## All tests
+test-all: $(STAMP) ## Run all tests
 	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-bench: setup ## Side by side with the textbook and plain consumers (QUICK=1: five minutes)
+bench: setup ## Compare with Spark and plain consumers (QUICK=1: five minutes)
 	QUICK=$(QUICK) $(BIN)/python -m bench $(ARGS)
 
-wheel: $(STAMP) ## The package, in dist/
+wheel: $(STAMP) ## Build the package in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist
 
-lock: ## Resolve the packages anew (needs uv)
+lock: ## Update the locked packages (requires uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
-clean: ## Remove what was made here; the cache of jars stays
+clean: ## Remove generated files, except the cache of jars
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis headrace-demo headrace-kafka examples/*/lake bench/results
 
 $(STAMP): requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . && touch $@
 

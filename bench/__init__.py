@@ -1,6 +1,6 @@
-"""What Headrace costs, beside what one would otherwise write."""
+"""Benchmarks: Headrace compared with alternatives that write the same tables."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # the servers of the tests serve here, too
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # servers of the tests

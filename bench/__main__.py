@@ -1,7 +1,7 @@
-"""`python -m bench [--only PART,…] [--report]`; QUICK=1 measures less, once, in five minutes.
+"""`python -m bench [--only PART,…] [--report]`; QUICK=1 runs a smaller benchmark in five minutes.
 
-Each part's figures are written when it ends: to bench/results/PART.json, or bench/results/quick/PART.json.
-A full run ends by writing docs/internals/bench.md with its drawing, and the table in the README.
+The figures of a part are written when it ends, to bench/results/PART.json, or bench/results/quick/PART.json.
+A full run also writes docs/internals/bench.md with its chart, and the table in the README.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:
-    """Measure what was asked for; 1 when a part failed."""
-    asked = _arguments()
-    if asked.report:
+    """Run the selected parts; returns 1 if a part failed."""
+    arguments = _arguments()
+    if arguments.report:
         report.write(RESULTS)
         return 0
     scale = QUICK if os.environ.get("QUICK") not in (None, "", "0") else FULL
-    if asked.records:
-        scale = replace(scale, records=asked.records, growth=asked.records, warm=min(scale.warm, asked.records))
-    results = Path(asked.results or (RESULTS / "quick" if scale.quick else RESULTS))
+    if arguments.records:
+        scale = replace(
+            scale, records=arguments.records, growth=arguments.records, warm=min(scale.warm, arguments.records)
+        )
+    results = Path(arguments.results or (RESULTS / "quick" if scale.quick else RESULTS))
     results.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if not (scale.quick and part in FULL_ONLY)]
-    failed = _measure(asked.only.split(",") if asked.only else parts, scale, results)
+    failed = _measure(arguments.only.split(",") if arguments.only else parts, scale, results)
     print(report.text(results))
-    if not scale.quick and not asked.only and not asked.records and not failed:
+    if not scale.quick and not arguments.only and not arguments.records and not failed:
         report.write(RESULTS)
     return 1 if failed else 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description="Headrace beside its peers.")
-    parser.add_argument("--only", default="", help=f"parts, with commas between: {', '.join(PARTS)}")
-    parser.add_argument("--report", action="store_true", help="write the pages from the results that are there")
-    parser.add_argument("--records", type=int, default=0, help="another number of records, for a look")
-    parser.add_argument("--results", default="", help="another folder for the figures")
-    asked = parser.parse_args()
-    if unknown := set(filter(None, asked.only.split(","))) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    return asked
+    parser = argparse.ArgumentParser(prog="bench", description="Compare Headrace with its peers.")
+    parser.add_argument("--only", default="", help=f"comma-separated parts: {', '.join(PARTS)}")
+    parser.add_argument("--report", action="store_true", help="write the pages from existing results")
+    parser.add_argument("--records", type=int, default=0, help="number of records; the pages are not written")
+    parser.add_argument("--results", default="", help="folder for the figures; default: bench/results")
+    arguments = parser.parse_args()
+    if unknown := set(filter(None, arguments.only.split(","))) - set(PARTS):
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")
+    return arguments
 
 
 def _measure(names: list[str], scale: Scale, results: Path) -> list[str]:
-    """Every part in turn; one that fails is named and leaves the others."""
+    """Run the parts one after the other; returns the names of those that failed."""
     failed = []
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as place, broker_topics(Path(place)) as topics:
-        bench = Bench(topics, Path(place), scale)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, broker_topics(Path(folder)) as topics:
+        bench = Bench(topics, Path(folder), scale)
         for name in names:
-            began = time.monotonic()
+            start = time.monotonic()
             print(f"{name} …", file=sys.stderr, flush=True)
             try:
                 figures = PARTS[name](bench)
@@ -72,13 +74,13 @@ def _measure(names: list[str], scale: Scale, results: Path) -> list[str]:
                 failed.append(name)
                 print(f"{name} failed: {error}", file=sys.stderr, flush=True)
                 continue
-            _keep(results / f"{name}.json", name, figures, scale, time.monotonic() - began)
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            _write_results(results / f"{name}.json", name, figures, scale, time.monotonic() - start)
+            print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     return failed
 
 
-def _keep(file: Path, part: str, figures: list[Figures], scale: Scale, seconds: float) -> None:
-    found: dict[str, Any] = {
+def _write_results(file: Path, part: str, figures: list[Figures], scale: Scale, seconds: float) -> None:
+    content: dict[str, Any] = {
         "part": part,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": scale.quick,
@@ -94,7 +96,7 @@ def _keep(file: Path, part: str, figures: list[Figures], scale: Scale, seconds: 
         "figures": figures,
     }
     new = file.with_suffix(".new")
-    new.write_text(json.dumps(found, indent=1) + "\n")
+    new.write_text(json.dumps(content, indent=1) + "\n")
     new.replace(file)
 
 

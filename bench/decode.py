@@ -1,6 +1,6 @@
-"""What a faithful decode costs, beside its parts and its peers: CPU-seconds per million records, one thread.
+"""CPU cost of decoding, compared with its parts and its peers: CPU-seconds per million records, one thread.
 
-Run: PYTHONPATH=src python -m bench.decode [records] — prints the table.
+Run: PYTHONPATH=src python -m bench.decode [records] — prints the figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from bench import encodings
-from bench.cost import Run, Way, least, shown
+from bench.cost import Measured, Run, lowest_costs, to_text
 from bench.records import ARROW, FIELDS, POISON
 from headrace.decode.base import DecodeLimits, NewField
 from headrace.decode.decoders import decoder
@@ -40,66 +40,66 @@ TYPED = json.dumps(
 Row = dict[str, Any]
 
 
-def written(rows: list[Row], spaced: bool = False) -> pa.BinaryArray:
-    """The rows as JSON values."""
+def as_json(rows: list[Row], spaced: bool = False) -> pa.BinaryArray:
+    """Rows as JSON values."""
     separators = (", ", ": ") if spaced else (",", ":")
     return pa.array([json.dumps(row, separators=separators).encode() for row in rows], pa.binary())
 
 
 def encoded(rows: list[Row], encode: encodings.Encode, head: bytes = b"") -> pa.BinaryArray:
-    """The rows in another format."""
+    """Rows in another format."""
     return pa.array([head + encode(row) for row in rows], pa.binary())
 
 
-def faithful(schema: pa.Schema = SCHEMA, new_field: NewField = "ignore") -> Way:
-    """Our decode of JSON."""
+def faithful(schema: pa.Schema = SCHEMA, new_field: NewField = "ignore") -> Measured:
+    """Headrace's decoder of JSON."""
     return JsonDecoder(schema, new_field, DecodeLimits()).decode
 
 
-def by_format(**options: Any) -> Way:
-    """Our decode of another format."""
+def by_format(**options: Any) -> Measured:
+    """Headrace's decoder of another format."""
     [(name, _)] = options.items()
-    chosen = Decode.model_validate(options).options
-    way: Way = decoder(name, SCHEMA, new_field="ignore", limits=DecodeLimits(), options=chosen).decode
-    return way
+    format_options = Decode.model_validate(options).options
+    decode: Measured = decoder(name, SCHEMA, new_field="ignore", limits=DecodeLimits(), options=format_options).decode
+    return decode
 
 
-def exactly(values: pa.BinaryArray) -> object:
-    """Our decode without the fast way."""
+def one_by_one(values: pa.BinaryArray) -> object:
+    """Headrace's decoder of JSON without the vectorised code path."""
     decoder = JsonDecoder(SCHEMA, "ignore", DecodeLimits())
     decoder._prover = None
     return decoder.decode(values)
 
 
-def duckdb_sql(select: str) -> Way:
-    """One DuckDB expression over the texts."""
+def duckdb_sql(select: str) -> Measured:
+    """A DuckDB expression over the values as text."""
     return lambda values: duck.plan_of_query(
-        f"SELECT {select} AS x FROM seen", seen=pa.table({"v": values.cast(pa.string())})
+        f"SELECT {select} AS x FROM texts", texts=pa.table({"v": values.cast(pa.string())})
     )
 
 
 def by_arrow(values: pa.BinaryArray) -> object:
-    """pyarrow's reader of JSON lines: types or the end of the batch."""
+    """pyarrow's reader of JSON lines: a value of another type fails the batch."""
     options = arrow_json.ParseOptions(explicit_schema=_with_text_times())
     lines = b"\n".join(values.to_pylist())
     return arrow_json.read_json(io.BytesIO(lines), arrow_json.ReadOptions(use_threads=False), options)
 
 
 def by_orjson(values: pa.BinaryArray) -> object:
-    """orjson and Arrow's conversion of Python objects (times stay texts)."""
+    """orjson and Arrow's conversion of Python objects (timestamps stay text)."""
     return pa.Table.from_pylist([orjson.loads(value) for value in values.to_pylist()], _with_text_times())
 
 
 def by_fastavro(values: pa.BinaryArray) -> object:
-    """The library, one record at a time, without the way into columns."""
+    """fastavro, one record at a time, without a conversion to columns."""
     import fastavro
 
     parsed = fastavro.parse_schema(encodings.avro_schema())
     return [fastavro.schemaless_reader(io.BytesIO(value), parsed) for value in values.to_pylist()]
 
 
-def by_exact_avro(values: pa.BinaryArray) -> object:
-    """Our own reader of single Avro values, without the way into columns."""
+def by_value_reader(values: pa.BinaryArray) -> object:
+    """Headrace's reader of single Avro values, without a conversion to columns."""
     from headrace.decode.avro.schema import parse_avro_schema
     from headrace.decode.avro.value_reader import AvroValueReader
 
@@ -111,24 +111,24 @@ def _with_text_times() -> pa.Schema:
     return pa.schema([pa.field("timestamp", pa.string()) if item.name == "timestamp" else item for item in SCHEMA])
 
 
-def with_every(rows: list[Row], share: int, change: Callable[[Row], Row]) -> list[Row]:
-    """Change every so manieth row."""
-    return [change(row) if at % share == 0 else row for at, row in enumerate(rows)]
+def with_every(rows: list[Row], nth: int, change: Callable[[Row], Row]) -> list[Row]:
+    """Change every nth row."""
+    return [change(row) if at % nth == 0 else row for at, row in enumerate(rows)]
 
 
-def json_ways(rows: list[Row]) -> dict[str, Run]:
-    """JSON: the values and the way, by name."""
-    clean = written(rows)
-    absent = written(with_every(rows, 2, lambda row: {key: row[key] for key in row if key not in ("url", "amount")}))
-    nulls = written(with_every(rows, 2, lambda row: {**row, "url": None, "user": None}))
-    flat = written([{**row, "extra": 1, "more": "x"} for row in rows])
-    deep = written([{**row, "extra": {"k": {"m": 1}, "n": "x"}} for row in rows])
-    lists = written([{**row, "extra": [{"k": 1, "n": "x"}, {"k": 2}]} for row in rows])
+def json_runs(rows: list[Row]) -> dict[str, Run]:
+    """Values and function of each JSON figure."""
+    clean = as_json(rows)
+    absent = as_json(with_every(rows, 2, lambda row: {key: row[key] for key in row if key not in ("url", "amount")}))
+    nulls = as_json(with_every(rows, 2, lambda row: {**row, "url": None, "user": None}))
+    flat = as_json([{**row, "extra": 1, "more": "x"} for row in rows])
+    deep = as_json([{**row, "extra": {"k": {"m": 1}, "n": "x"}} for row in rows])
+    lists = as_json([{**row, "extra": [{"k": 1, "n": "x"}, {"k": 2}]} for row in rows])
     few = pa.schema([item for item in SCHEMA if item.name in ("id", "event_type", "timestamp")])
     text = pa.schema([*SCHEMA, json_field("extra")])
     return {
         "faithful": (clean, faithful()),
-        "faithful, spaced text": (written(rows, spaced=True), faithful()),
+        "faithful, spaced text": (as_json(rows, spaced=True), faithful()),
         "faithful, fields absent in half": (absent, faithful()),
         "faithful, nulls in half": (nulls, faithful()),
         "faithful, two ignored fields in all": (flat, faithful()),
@@ -137,7 +137,7 @@ def json_ways(rows: list[Row]) -> dict[str, Run]:
         "faithful, 3 columns of 11": (clean, faithful(few)),
         "faithful, an object kept as text": (deep, faithful(text)),
         "faithful, 10 % poison": (_poisoned(clean), faithful()),
-        "exact way alone": (clean.slice(0, 20_000), exactly),
+        "exact way alone": (clean.slice(0, 20_000), one_by_one),
         "part: json_valid": (clean, duckdb_sql("json_valid(v)")),
         "part: json_type at 14 places": (clean, duckdb_sql("json_type(v, [" + ",".join(["'/url'"] * 14) + "])")),
         "part: json_keys": (clean, duckdb_sql("json_keys(v)")),
@@ -155,8 +155,8 @@ def _poisoned(clean: pa.BinaryArray) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
 
 
-def typed_ways(rows: list[Row], folder: Path) -> dict[str, Run]:
-    """Formats that bring their types: the same, the schemas in files."""
+def typed_runs(rows: list[Row], folder: Path) -> dict[str, Run]:
+    """Values and function of each figure of Avro, Protobuf and MessagePack, with schemas in files."""
     (folder / "event.avsc").write_text(encodings.AVRO.schema)
     (folder / "optional.avsc").write_text(json.dumps(encodings.avro_schema(optional=True)))
     (folder / "event.proto").write_text(encodings.PROTOBUF.schema)
@@ -176,7 +176,7 @@ def typed_ways(rows: list[Row], folder: Path) -> dict[str, Run]:
         "avro, nulls in half": (encoded(halves, optional), by_format(avro=nullable)),
         "avro, up to 39 texts in an array": (encoded(longer, encodings.avro()), by_format(avro=avro)),
         "avro, 10 % cut short": (pa.array(cut, pa.binary()), by_format(avro=avro)),
-        "avro, exact way alone, no columns": (plain.slice(0, 20_000), by_exact_avro),
+        "avro, exact way alone, no columns": (plain.slice(0, 20_000), by_value_reader),
         "protobuf": (encoded(rows, encodings.protobuf()), by_format(protobuf=protobuf)),
         "msgpack": (packed, by_format(msgpack={"schemas": str(folder / "layouts.json")})),
         "peer: fastavro, no columns": (plain.slice(0, 20_000), by_fastavro),
@@ -184,11 +184,11 @@ def typed_ways(rows: list[Row], folder: Path) -> dict[str, Run]:
 
 
 def figures(count: int) -> dict[str, float]:
-    """Every way's cost."""
+    """Cost of all runs."""
     rows = [orjson.loads(bench_event(1, number)) for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        return least({**json_ways(rows), **typed_ways(rows, Path(folder))})
+        return lowest_costs({**json_runs(rows), **typed_runs(rows, Path(folder))})
 
 
 if __name__ == "__main__":
-    print(shown(figures(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)))
+    print(to_text(figures(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)))

@@ -1,4 +1,4 @@
-"""What is drained beside the plain topic: keys of a spec that several parts share."""
+"""Spec keys that several parts share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from bench.encodings import Encoding
 from bench.records import FIELDS
 
-_MADE = {  # column: its expression and its type
+_COMPUTED = {  # column: expression and type
     "day": ("substr(timestamp, `0`, `10`)", "string"),
     "user_id": ("user.id", "bigint"),
     "country": ("user.country", "string"),
@@ -21,20 +21,20 @@ _MADE = {  # column: its expression and its type
     "kafka_partition": ("kafka.partition", "int"),
 }
 TEN: Mapping[str, Any] = {
-    "transform": [{"jmespath": {name: text for name, (text, _) in _MADE.items()}}],
-    "columns": {**FIELDS, **{name: kind for name, (_, kind) in _MADE.items()}},
+    "transform": [{"jmespath": {name: text for name, (text, _) in _COMPUTED.items()}}],
+    "columns": {**FIELDS, **{name: kind for name, (_, kind) in _COMPUTED.items()}},
 }
-"""Ten JMESPath transforms as kafka-delta-ingest's users write them."""
+"""Ten JMESPath transforms as users of kafka-delta-ingest write them."""
 
 UNLIKE: Mapping[str, Any] = {"contract": {"new_field": "evolve"}}
-"""Tables that take what each type has of its own."""
+"""Tables that add a column for each new field."""
 
 
 def by_type(table: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A table for each type; every drain also makes the tables."""
+    """One table per type; each drain creates the tables."""
     return {"route": "event_type", "table": table or {}}
 
 
-def behind(encoding: Encoding, registry: str) -> dict[str, Any]:
-    """Values of a format, by a registry."""
+def with_registry(encoding: Encoding, registry: str) -> dict[str, Any]:
+    """Values of a format with a schema registry."""
     return {"spec": {"decode": {encoding.format: {"registry": registry}}}}

@@ -1,4 +1,4 @@
-"""The events in formats that need a schema: the schema as a registry knows it, and how an event becomes bytes."""
+"""Events in formats with a schema: the schema for a registry, and the encoder."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Encode = Callable[[Event], bytes]
 
 @dataclass(frozen=True)
 class Encoding:
-    """A format behind a schema registry."""
+    """A format with a schema registry."""
 
-    format: str  # as a spec names it
-    kind: str  # as registries name it
+    format: str  # name in a spec
+    kind: str  # name in a registry
     schema: str
-    make: Callable[[], Encode]
-    mark: bytes = b""  # between the id of the schema and the value
+    encoder: Callable[[], Encode]
+    message_index: bytes = b""  # of Protobuf, between schema id and value
 
     def framed(self, id: int) -> Encode:
-        """An event's bytes in Confluent's frame."""
-        head, encode = b"\0" + id.to_bytes(4, "big") + self.mark, self.make()
+        """Encoder of the Confluent wire format."""
+        head, encode = b"\0" + id.to_bytes(4, "big") + self.message_index, self.encoder()
         return lambda event: head + encode(event)
 
 
@@ -81,14 +81,14 @@ def _timed(event: Event) -> Event:
 
 
 def avro_schema(optional: bool = False) -> Any:
-    """The events in Avro; `optional`: every field may be null."""
+    """Avro schema of the events; `optional`: every field is nullable."""
     fields = [{"name": name, "type": ["null", kind] if optional else kind} for name, kind in _FIELDS.items()]
     return {"type": "record", "name": "Event", "namespace": "bench", "fields": fields}
 
 
 @cache
 def avro(optional: bool = False) -> Encode:
-    """An event as Avro, without a frame."""
+    """Encoder of Avro values without a schema id."""
     import fastavro
 
     parsed = fastavro.parse_schema(avro_schema(optional))
@@ -103,19 +103,19 @@ def avro(optional: bool = False) -> Encode:
 
 @cache
 def protobuf() -> Encode:
-    """An event as Protobuf, without a frame."""
+    """Encoder of Protobuf values without a schema id."""
     from google.protobuf import message_factory
 
     from headrace.decode.protobuf.schema_files import in_texts
 
     pool = in_texts(_PROTO, {}, 64).pool
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Event"))
-    return lambda event: made(**_timed(event)).SerializeToString()
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Event"))
+    return lambda event: message(**_timed(event)).SerializeToString()
 
 
 @cache
 def msgpack() -> Encode:
-    """An event as MessagePack, a map by name, without the id of its schema."""
+    """Encoder of MessagePack maps without a schema id."""
     import msgpack
 
     return lambda event: msgpack.packb(_timed(event), datetime=True)

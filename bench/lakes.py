@@ -1,6 +1,6 @@
-"""What is done to tables, by each peer in a process of its own: `python -m bench.lakes ORDER` (see meter).
+"""Table operations of each peer, in its own process: `python -m bench.lakes ORDER` reports to the meter.
 
-The same base table for everybody, copied anew before each turn; making and copying it is in nobody's figures.
+All peers use the same base table, copied before each turn. Creating and copying it is not measured.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.meter import say
+from bench.meter import report
 
-Work = Callable[[Path, Mapping[str, Any]], dict[str, Any]]  # in a folder with the copied table: `table`
+Work = Callable[[Path, Mapping[str, Any]], dict[str, Any]]  # in a folder with a copy of the table, `table`
 
 SCHEMA = pa.schema(
     [
@@ -32,11 +32,11 @@ SCHEMA = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
-FILES = 20  # of the table that is merged into
+FILES = 20  # of the target table of a merge
 PIECE = 20_000  # rows of a small file
 
 
-# ---- what everybody gets ----
+# ---- input ----
 
 
 def rows(ids: Any, seq: int) -> pa.Table:
@@ -53,8 +53,8 @@ def rows(ids: Any, seq: int) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def merged_into(folder: Path, count: int, changes: int) -> None:
-    """The table that is merged into, in the order of its keys; and changes to all of it, to its end, and a few."""
+def write_merge_target(folder: Path, count: int, changes: int) -> None:
+    """Write the target table of a merge, ordered by key, and changes: random keys, highest keys, and a few."""
     from deltalake import write_deltalake
 
     for part in np.array_split(np.arange(count), FILES):
@@ -67,15 +67,15 @@ def merged_into(folder: Path, count: int, changes: int) -> None:
         pq.write_table(rows(ids, 1), folder / f"{name}.parquet")
 
 
-def in_pieces(folder: Path, count: int) -> None:
-    """The rows to be appended, in small pieces."""
+def write_pieces(folder: Path, count: int) -> None:
+    """Write the rows to append, in small files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(max(2, count // PIECE)):
         pq.write_table(rows(np.arange(number * PIECE, (number + 1) * PIECE), 0), folder / f"{number:06}.parquet")
 
 
-def grown(folder: Path, commits: int) -> None:
-    """A table of so many commits, made through the log tail."""
+def write_history(folder: Path, commits: int) -> None:
+    """Create a table with many commits of the log writer."""
     from bench import commit_loop
     from headrace.storage.store import Store
 
@@ -87,7 +87,7 @@ def grown(folder: Path, commits: int) -> None:
 
 
 def merge_headrace(order: Mapping[str, Any]) -> Work:
-    """The commit of a batch of a table with `mode: upsert`; by Spark where the peer's name says so."""
+    """Commit of a batch to a table with `mode: upsert`; the peer `headrace-spark` merges with Spark."""
     from headrace.delta.schema import to_delta
     from headrace.plan.accounting import Counts
     from headrace.runtime import session
@@ -98,30 +98,30 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
 
     spark, in_process_bytes = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
         store = Store(str(folder / "table"))
         table = LeasedWriter(lambda: spark, store, "bench", Store(str(folder / "tombstones")), in_process_bytes)
         assert table.state is not None
-        files = (asked["staged"],)
+        files = (job["staged"],)
         merging = MergeRules(("id",), "seq", tombstone_retention=60.0)
         part = TableIntent(store.uri, table.state.table_id, False, to_delta(SCHEMA), (), {}, files, False, merging)
-        ranges, counts = (Range("t", 0, 0, asked["changes"]),), Counts(read=asked["changes"], routed=asked["changes"])
-        decided = Intent("bench", 1, ranges, (part,), counts, datetime.now(UTC), "", "", "digest", "0")
-        done = table.commit(part, decided)
-        return {"updated": done.updated, "inserted": done.inserted}
+        ranges, counts = (Range("t", 0, 0, job["changes"]),), Counts(read=job["changes"], routed=job["changes"])
+        intent = Intent("bench", 1, ranges, (part,), counts, datetime.now(UTC), "", "", "digest", "0")
+        result = table.commit(part, intent)
+        return {"updated": result.updated, "inserted": result.inserted}
 
     return work
 
 
 def staged_changes(folder: Path, source: Path) -> Any:
-    """The changes as a batch stages them."""
+    """Stage changes as a batch does."""
     from headrace.stage.change_schema import CHANGE, PUT, staged_schema
     from headrace.stage.layout import FileLayout
     from headrace.stage.stager import Stager
     from headrace.storage.store import Store
 
-    found = pq.read_table(source, schema=SCHEMA)
-    count = len(found)
+    changes = pq.read_table(source, schema=SCHEMA)
+    count = len(changes)
     moment = pa.scalar(datetime.now(UTC), CHANGE.type.field("timestamp").type)
     parts = {
         "op": pa.repeat(pa.scalar(PUT), count),
@@ -136,38 +136,38 @@ def staged_changes(folder: Path, source: Path) -> Any:
     schema = staged_schema(SCHEMA, ("id",))
     stager = Stager(lambda uri: Store(uri), "bench")
     stager.add(
-        FileLayout(str(folder / "staging"), schema), pa.Table.from_arrays([change, *found.columns], schema=schema)
+        FileLayout(str(folder / "staging"), schema), pa.Table.from_arrays([change, *changes.columns], schema=schema)
     )
     (file,) = stager.finish()
     return file
 
 
 def merge_spark(order: Mapping[str, Any]) -> Work:
-    """The same MERGE as one writes it by hand, in a session with the same settings."""
+    """The same merge as a MERGE statement, in a session with the same settings."""
     from headrace.runtime import session
 
-    spark = session.start("by hand")
+    spark = session.start("spark")
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-        done = spark.sql(
-            f"MERGE INTO delta.`{folder / 'table'}` AS t USING parquet.`{asked['source']}` AS s ON t.id = s.id "
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+        result = spark.sql(
+            f"MERGE INTO delta.`{folder / 'table'}` AS t USING parquet.`{job['source']}` AS s ON t.id = s.id "
             "WHEN MATCHED AND s.seq > t.seq THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         ).collect()[0]
-        return {"updated": done.num_updated_rows, "inserted": done.num_inserted_rows}
+        return {"updated": result.num_updated_rows, "inserted": result.num_inserted_rows}
 
     return work
 
 
 def merge_delta_rs(order: Mapping[str, Any]) -> Work:
-    """The same by delta-rs."""
+    """The same with delta-rs."""
     from deltalake import DeltaTable
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
         merge = DeltaTable(str(folder / "table")).merge(
-            pq.read_table(asked["source"]), "t.id = s.id", source_alias="s", target_alias="t"
+            pq.read_table(job["source"]), "t.id = s.id", source_alias="s", target_alias="t"
         )
-        done = merge.when_matched_update_all("s.seq > t.seq").when_not_matched_insert_all().execute()
-        return {"updated": done["num_target_rows_updated"], "inserted": done["num_target_rows_inserted"]}
+        result = merge.when_matched_update_all("s.seq > t.seq").when_not_matched_insert_all().execute()
+        return {"updated": result["num_target_rows_updated"], "inserted": result["num_target_rows_inserted"]}
 
     return work
 
@@ -176,12 +176,12 @@ def merge_delta_rs(order: Mapping[str, Any]) -> Work:
 
 
 def compact_headrace(order: Mapping[str, Any]) -> Work:
-    """Each piece in a commit of its own, by the log; then a compaction. No JVM."""
+    """One direct commit per piece, then a compaction; no JVM."""
     from headrace import Table
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
         table = Table.get_or_create(folder / "table", SCHEMA)
-        for piece in _pieces(asked):
+        for piece in _pieces(job):
             table.bulk_insert(pq.read_table(piece))
         return {"files": table.statistics().files - table.optimize().files_removed}
 
@@ -189,14 +189,14 @@ def compact_headrace(order: Mapping[str, Any]) -> Work:
 
 
 def compact_spark(order: Mapping[str, Any]) -> Work:
-    """The same as one writes it by hand: appends, then OPTIMIZE."""
+    """The same in Spark: appends, then OPTIMIZE."""
     from headrace.runtime import session
 
-    spark = session.start("by hand")
+    spark = session.start("spark")
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
         path = str(folder / "table")
-        for piece in _pieces(asked):
+        for piece in _pieces(job):
             spark.read.parquet(str(piece)).write.format("delta").mode("append").save(path)
         spark.sql(f"OPTIMIZE delta.`{path}`").collect()
         return {}
@@ -205,12 +205,12 @@ def compact_spark(order: Mapping[str, Any]) -> Work:
 
 
 def compact_delta_rs(order: Mapping[str, Any]) -> Work:
-    """The same by delta-rs."""
+    """The same with delta-rs."""
     from deltalake import DeltaTable, write_deltalake
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
         path = str(folder / "table")
-        for piece in _pieces(asked):
+        for piece in _pieces(job):
             write_deltalake(path, pq.read_table(piece), mode="append")
         DeltaTable(path).optimize.compact()
         return {}
@@ -218,20 +218,20 @@ def compact_delta_rs(order: Mapping[str, Any]) -> Work:
     return work
 
 
-def _pieces(asked: Mapping[str, Any]) -> list[Path]:
-    return sorted(Path(asked["source"]).glob("*.parquet"))
+def _pieces(job: Mapping[str, Any]) -> list[Path]:
+    return sorted(Path(job["source"]).glob("*.parquet"))
 
 
-# ---- look ----
+# ---- history and statistics ----
 
 
-def look_headrace(order: Mapping[str, Any]) -> Work:
-    """History and statistics of a table of many commits."""
+def history_headrace(order: Mapping[str, Any]) -> Work:
+    """History and statistics of a table with many commits."""
     from headrace import Table
 
-    def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-        table = Table(Path(asked["table"]) / "grown")
-        if asked["label"] == "statistics":
+    def work(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+        table = Table(Path(job["table"]) / "grown")
+        if job["label"] == "statistics":
             return {"files": table.statistics().files}
         return {"commits": len(table.history())}
 
@@ -248,42 +248,42 @@ PEERS: dict[str, Callable[[Mapping[str, Any]], Work]] = {
     "compact headrace": compact_headrace,
     "compact spark": compact_spark,
     "compact delta-rs": compact_delta_rs,
-    "look headrace": look_headrace,
+    "history headrace": history_headrace,
 }
 
 
 def main(order: dict[str, Any]) -> None:
-    """Once without being watched, then as often as asked, each time on a copy of the table."""
+    """Warm up once, then run all jobs in each turn, each on a copy of the table."""
     work = PEERS[order["peer"]](order)
     base = Path(order["folder"])
     for turn in range(-1, order.get("turns", 1)):
-        for number, asked in enumerate(order["drains"]):
+        for number, job in enumerate(order["drains"]):
             folder = base / f"{turn + 1}-{number}-{uuid.uuid4().hex[:4]}"
             folder.mkdir(parents=True)
-            ready = _prepared(order["peer"], folder, asked)
+            ready = _prepare(order["peer"], folder, job)
             if turn < 0:
                 work(folder, ready)
             else:
-                say("begin", asked["label"])
-                said = work(folder, ready)
-                say("end", asked["label"], said)
+                report("begin", job["label"])
+                result = work(folder, ready)
+                report("end", job["label"], result)
             shutil.rmtree(folder)
     sys.stdout.flush()
-    os._exit(0)  # a session's good end takes seconds that nobody measures
+    os._exit(0)  # stopping the session takes seconds
 
 
-def _prepared(peer: str, folder: Path, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    if asked.get("copy"):
-        shutil.copytree(asked["table"], folder / "table")
+def _prepare(peer: str, folder: Path, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    if job.get("copy"):
+        shutil.copytree(job["table"], folder / "table")
     if peer.endswith("-vectors"):
         _with_vectors(folder / "table")
     if peer.startswith("merge headrace"):
-        return {**asked, "staged": staged_changes(folder, Path(asked["source"]))}
-    return asked
+        return {**job, "staged": staged_changes(folder, Path(job["source"]))}
+    return job
 
 
 def _with_vectors(table: Path) -> None:
-    """Turn deletion vectors on, in the session that is about to merge."""
+    """Enable deletion vectors, in the session that merges."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""Watching a peer: CPU-seconds and memory of its whole process tree, between the moments it names itself."""
+"""Measure a peer: CPU-seconds and memory of its process tree, between the begin and the end that it reports."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from typing import Any
 import psutil
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SIGN = "@@"  # begins the lines that a peer says to us
+PREFIX = "@@"  # of the lines that a peer reports
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one measured stretch took."""
+    """One measurement of a peer."""
 
     label: str
     seconds: float
     cpu: float
-    peak_bytes: int  # highest PSS of the tree, sampled each half second
-    said: dict[str, Any]
+    peak_bytes: int  # peak PSS of the process tree, sampled every half second
+    result: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file of results."""
+        """As JSON, for a file of results."""
         return asdict(self)
 
 
@@ -42,7 +42,7 @@ def _tree(root: int) -> list[int]:
 
 
 def tree_cpu(root: int) -> float:
-    """CPU-seconds of a process and its children, those that ended and were waited for included."""
+    """CPU-seconds of a process and its children, including children that have ended."""
     total = 0
     for pid in _tree(root):
         with suppress(OSError):
@@ -52,7 +52,7 @@ def tree_cpu(root: int) -> float:
 
 
 def tree_pss(root: int) -> int:
-    """Bytes of memory of a process and its children, shared pages by their share."""
+    """PSS of a process and its children, in bytes."""
     total = 0
     for pid in _tree(root):
         with suppress(OSError, StopIteration):
@@ -62,11 +62,11 @@ def tree_pss(root: int) -> int:
 
 
 class Peer:
-    """A peer in a process of its own; it says when a stretch begins and ends, and waits for our nod each time."""
+    """A peer in its own process. It reports when a measurement begins and ends, and waits until the meter was read."""
 
-    def __init__(self, order: Mapping[str, Any], folder: Path, within: float, module: str = "bench.peers") -> None:
+    def __init__(self, order: Mapping[str, Any], folder: Path, timeout: float, module: str = "bench.peers") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._within = within
+        self._timeout = timeout
         self._log = folder / "peer.log"
         root = Path(__file__).resolve().parent.parent
         python_path = os.pathsep.join(filter(None, [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]))
@@ -79,37 +79,37 @@ class Peer:
         self.peak = self._peak = 0
 
     def readings(self) -> Iterator[Reading]:
-        """Every measured stretch, as it ends; raises when the peer fails or takes too long."""
-        watching = threading.Event()
-        sampler = threading.Thread(target=self._sample, args=(watching,), daemon=True)
+        """Measurements in the order in which they end; raises RuntimeError if the peer fails or exceeds the timeout."""
+        ended = threading.Event()
+        sampler = threading.Thread(target=self._sample, args=(ended,), daemon=True)
         sampler.start()
-        deadline = threading.Timer(self._within, self._end)
+        deadline = threading.Timer(self._timeout, self._end)
         deadline.start()
         try:
             yield from self._listen()
         finally:
-            watching.set()
+            ended.set()
             deadline.cancel()
             self._end()
             sampler.join()
         if self._child.returncode:
             tail = self._log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"A peer ended with {self._child.returncode} (allowed: {self._within:g} s): {tail}")
+            raise RuntimeError(f"Peer exited with code {self._child.returncode} (timeout: {self._timeout:g} s): {tail}")
 
     def _listen(self) -> Iterator[Reading]:
         assert self._child.stdin
         assert self._child.stdout
-        began = cpu = 0.0
+        start = cpu = 0.0
         for line in self._child.stdout:
-            if not line.startswith(SIGN):
+            if not line.startswith(PREFIX):
                 continue
-            now, used = time.perf_counter(), tree_cpu(self._child.pid)
-            word, label, said = json.loads(line.removeprefix(SIGN))
-            if word == "begin":
-                began, cpu, self._peak = now, used, 0
+            now, cpu_now = time.perf_counter(), tree_cpu(self._child.pid)
+            event, label, result = json.loads(line.removeprefix(PREFIX))
+            if event == "begin":
+                start, cpu, self._peak = now, cpu_now, 0
             else:
                 peak = max(self._peak, tree_pss(self._child.pid))
-                yield Reading(label, now - began, used - cpu, peak, said)
+                yield Reading(label, now - start, cpu_now - cpu, peak, result)
             self._child.stdin.write("\n")
             self._child.stdin.flush()
         self._child.wait(30)
@@ -128,7 +128,7 @@ class Peer:
         self._child.wait(30)
 
 
-def say(word: str, label: str, said: Mapping[str, Any] | None = None) -> None:
-    """From inside a peer: a stretch begins or ends; goes on when the meter has been read."""
-    print(f"{SIGN}{json.dumps([word, label, said or {}])}", flush=True)
+def report(event: str, label: str, result: Mapping[str, Any] | None = None) -> None:
+    """Report from a peer that a measurement begins or ends; returns when the meter was read."""
+    print(f"{PREFIX}{json.dumps([event, label, result or {}])}", flush=True)
     sys.stdin.readline()

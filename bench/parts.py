@@ -1,4 +1,4 @@
-"""The parts of the bench: what each runs, and the figures it leaves."""
+"""Parts of the benchmark and their figures."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.drains import TEN, UNLIKE, behind, by_type
+from bench.drains import TEN, UNLIKE, by_type, with_registry
 from bench.meter import Peer, Reading
 from bench.peers import spec_text
 from bench.records import KINDS
 from bench.topics import Topics
 
 Figures = dict[str, Any]
-LATER = 250_000  # records a batch where many tables are fed
+SMALL_BATCH = 250_000  # records per batch with many tables
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """Size of a run."""
 
     quick: bool
     records: int
     turns: int
     warm: int
     growth: int
-    skip: int  # micro-batches before those that count
+    skip: int  # micro-batches that are not measured
     batches: int
-    within: float  # seconds that a peer may take
+    timeout: float  # seconds per peer
 
 
 FULL = Scale(False, 1_000_000, 3, 100_000, 400_000, 10, 60, 420)
@@ -44,14 +44,14 @@ QUICK = Scale(True, 100_000, 1, 20_000, 50_000, 3, 8, 240)
 
 @dataclass
 class Bench:
-    """What a part works with."""
+    """Topics, working folder and size of a run."""
 
     topics: Topics
     folder: Path
     scale: Scale
 
     def run(self, peer: str, drains: Sequence[Mapping[str, Any]], *, turns: int = 0) -> list[Figures]:
-        """Let a peer drain topics; one set of figures for each label, medians over the turns."""
+        """Drain topics with a peer; returns one set of figures per label, medians over the turns."""
         order = {
             "peer": peer,
             "bootstrap": self.topics.bootstrap,
@@ -59,45 +59,45 @@ class Bench:
             "drains": drains,
             "turns": turns or self.scale.turns,
         }
-        child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=self.folder)), self.scale.within)
-        found = list(child.readings())
+        child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=self.folder)), self.scale.timeout)
+        readings = list(child.readings())
         counts = {drain["label"]: int(drain["records"]) for drain in drains}
-        return [_figures(peer, label, count, found) for label, count in counts.items()]
+        return [_figures(peer, label, count, readings) for label, count in counts.items()]
 
 
-def _figures(peer: str, label: str, records: int, found: Sequence[Reading]) -> Figures:
-    mine = [reading for reading in found if reading.label == label]
-    for reading in mine:
-        if reading.said.get("read", records) != records:
-            raise AssertionError(f"{peer}, {label}: {reading.said['read']} records read instead of {records}")
-    middle = {name: statistics.median(getattr(each, name) for each in mine) for name in ("seconds", "cpu")}
+def _figures(peer: str, label: str, records: int, readings: Sequence[Reading]) -> Figures:
+    own = [reading for reading in readings if reading.label == label]
+    for reading in own:
+        if reading.result.get("read", records) != records:
+            raise AssertionError(f"{peer}, {label}: {reading.result['read']} records read instead of {records}")
+    medians = {name: statistics.median(getattr(each, name) for each in own) for name in ("seconds", "cpu")}
     return {
         "peer": peer,
         "label": label,
         "records": records,
-        "per_second": round(records / middle["seconds"]),
-        "cpu_per_million": round(middle["cpu"] / records * 1e6, 2),
-        "peak_mib": round(max(each.peak_bytes for each in mine) / 2**20),
-        "turns": [{"seconds": round(each.seconds, 3), "cpu": round(each.cpu, 2)} for each in mine],
-        "dead": mine[-1].said.get("dead", 0),
-        "batches": mine[-1].said.get("batches"),
+        "per_second": round(records / medians["seconds"]),
+        "cpu_per_million": round(medians["cpu"] / records * 1e6, 2),
+        "peak_mib": round(max(each.peak_bytes for each in own) / 2**20),
+        "turns": [{"seconds": round(each.seconds, 3), "cpu": round(each.cpu, 2)} for each in own],
+        "dead": own[-1].result.get("dead", 0),
+        "batches": own[-1].result.get("batches"),
     }
 
 
 def drain(bench: Bench) -> list[Figures]:
-    """Everyone drains the same topic."""
+    """Drain the same topic with every peer."""
     count = bench.scale.records
-    asked = {"label": "declared", "topic": bench.topics.filled("plain", count), "records": count}
-    found = []
+    job = {"label": "declared", "topic": bench.topics.filled("plain", count), "records": count}
+    figures = []
     for peer in ("floor", "headrace", "textbook", "arrow", "pandas"):
-        found += bench.run(peer, [asked])
+        figures += bench.run(peer, [job])
     if not bench.scale.quick:
-        found += bench.run("headrace", [{**asked, "label": "inferred", "inferred": True}])
-    return found
+        figures += bench.run("headrace", [{**job, "label": "inferred", "inferred": True}])
+    return figures
 
 
 def poison(bench: Bench) -> list[Figures]:
-    """One record in ten cannot be used."""
+    """Drain a topic in which one record in ten is invalid."""
     count = bench.scale.records
     return bench.run(
         "headrace",
@@ -109,9 +109,9 @@ def poison(bench: Bench) -> list[Figures]:
 
 
 def tables(bench: Bench) -> list[Figures]:
-    """One topic into 1, 10 and 50 tables, in batches of 250,000; every drain also makes the tables."""
+    """Drain a topic into 1, 10 and 50 tables, in batches of 250,000; each drain creates the tables."""
     count = bench.scale.records
-    common = {"records": count, "spec": {"limits": {"batch_rows": LATER}}}
+    common = {"records": count, "spec": {"limits": {"batch_rows": SMALL_BATCH}}}
     drains = [{**common, "label": "one table", "topic": bench.topics.filled("plain", count)}]
     for kind in ("1 table", "10 tables", "50 tables"):
         topic = bench.topics.filled(kind, count)
@@ -120,8 +120,8 @@ def tables(bench: Bench) -> list[Figures]:
 
 
 def types(bench: Bench) -> list[Figures]:
-    """One topic of one type, of 200, and of 200 of which each has a field of its own; every drain makes the tables."""
-    asked = (
+    """Drain topics of 1 type, 200 types, and 200 types with an additional field each, into new tables."""
+    kinds = (
         ("one type", "1 table", by_type()),
         ("200 types", "200 types", by_type()),
         ("200 types, each with a field of its own", "200 unlike types", by_type(UNLIKE)),
@@ -129,34 +129,34 @@ def types(bench: Bench) -> list[Figures]:
     count = bench.scale.records
     drains = [
         {"label": label, "records": count, "topic": bench.topics.filled(kind, count), **more}
-        for label, kind, more in asked
+        for label, kind, more in kinds
     ]
     return bench.run("headrace", drains)
 
 
 def formats(bench: Bench) -> list[Figures]:
-    """The same records as JSON, and as Avro and Protobuf by a registry; fewer of them with long lists."""
+    """Drain the same records as JSON, and as Avro and Protobuf with a registry; a quarter of them with long arrays."""
     drains = []
     for kind, count in (
         *((kind, bench.scale.records) for kind in ("plain", "avro", "protobuf")),
         *((kind, bench.scale.records // 4) for kind in ("long lists", "avro, long lists")),
     ):
         encoding = KINDS[kind].encoding
-        more = behind(encoding, bench.topics.registry().url) if encoding else {}
+        more = with_registry(encoding, bench.topics.registry().url) if encoding else {}
         label = {"plain": "json", "long lists": "json, long lists"}.get(kind, kind)
         drains.append({"label": label, "topic": bench.topics.filled(kind, count), "records": count, **more})
     return bench.run("headrace", drains)
 
 
 def jmespath(bench: Bench) -> list[Figures]:
-    """Ten common transforms, and the ten columns that they make."""
+    """Drain with ten common transforms into ten more columns."""
     count = bench.scale.records
     common = {"topic": bench.topics.filled("plain", count), "records": count}
     return bench.run("headrace", [{**common, "label": "without"}, {**common, **TEN, "label": "ten transforms"}])
 
 
 def growth(bench: Bench) -> list[Figures]:
-    """Partitions and sizes of records."""
+    """Drain topics with other numbers of partitions and record sizes."""
     count = bench.scale.growth
     drains: list[dict[str, Any]] = [
         {"label": f"{number} partitions", "topic": bench.topics.filled("plain", count, number), "records": count}
@@ -169,106 +169,106 @@ def growth(bench: Bench) -> list[Figures]:
 
 
 def micro(bench: Bench) -> list[Figures]:
-    """1,000 records a second, a batch each second: Spark's own time for a trigger."""
+    """Spark's time per trigger with 1,000 records and one batch per second."""
     return [_steady(bench, peer) for peer in ("headrace", "textbook")]
 
 
 def _steady(bench: Bench, peer: str) -> Figures:
     scale = bench.scale
-    wanted = scale.skip + scale.batches
-    seconds = wanted * 2.0 + 40  # it ends as soon as there are enough
+    batches = scale.skip + scale.batches
+    seconds = batches * 2.0 + 40  # maximum; ends after the last batch
     topic = bench.topics.empty(f"steady-{peer}-{time.monotonic_ns()}")
-    asked = {"label": peer, "topic": topic, "batches": wanted, "seconds": seconds}
-    order = {"peer": f"steady {peer}", "bootstrap": bench.topics.bootstrap, "drains": [asked]}
+    job = {"label": peer, "topic": topic, "batches": batches, "seconds": seconds}
+    order = {"peer": f"steady {peer}", "bootstrap": bench.topics.bootstrap, "drains": [job]}
     child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=bench.folder)), seconds + 90)
     ended = threading.Event()
     sender = threading.Thread(target=bench.topics.flow, args=(topic, 1000, ended), daemon=True)
     sender.start()
     try:
-        (found,) = child.readings()
+        (reading,) = child.readings()
     finally:
         ended.set()
         sender.join(60)
-    counted = found.said["progress"][scale.skip :]
-    if not counted:
-        raise RuntimeError(f"{peer} made no batch beyond the first {scale.skip} within {seconds:g} s.")
+    progress = reading.result["progress"][scale.skip :]
+    if not progress:
+        raise RuntimeError(f"{peer}: no batch after the first {scale.skip} within {seconds:g} s.")
     return {
         "peer": peer,
-        "batches": len(counted),
-        "median_ms": statistics.median(each["triggerExecution"] for each in counted),
-        "parts_ms": {name: statistics.median(each.get(name, 0) for each in counted) for name in sorted(counted[0])},
-        "cpu_per_second": round(found.cpu / found.seconds, 3),
-        "peak_mib": round(found.peak_bytes / 2**20),
+        "batches": len(progress),
+        "median_ms": statistics.median(each["triggerExecution"] for each in progress),
+        "parts_ms": {name: statistics.median(each.get(name, 0) for each in progress) for name in sorted(progress[0])},
+        "cpu_per_second": round(reading.cpu / reading.seconds, 3),
+        "peak_mib": round(reading.peak_bytes / 2**20),
     }
 
 
 def commit(bench: Bench) -> list[Figures]:
-    """One table's commit, on disk and on S3: bare, with many tables, and as the table grows."""
+    """Commit latency on disk and S3: one put, many tables, and a growing table."""
     from dataclasses import asdict
 
     from bench import commit_loop
 
     batches, milestones = (20, [10, 200, 400]) if bench.scale.quick else (100, [10, 200, 1000, 10_000])
-    found: list[Figures] = []
-    place = Path(tempfile.mkdtemp(prefix="commit-", dir=bench.folder))
-    with commit_loop._lakes(place) as lakes:
+    figures: list[Figures] = []
+    folder = Path(tempfile.mkdtemp(prefix="commit-", dir=bench.folder))
+    with commit_loop._lakes(folder) as lakes:
         for storage, lake in lakes.items():
-            found.append(asdict(commit_loop.floor(storage, lake)))
+            figures.append(asdict(commit_loop.bare_puts(storage, lake)))
             counts = (1, 10, 50) if storage == "local" or not bench.scale.quick else (1, 10)
-            found += [asdict(commit_loop.many_tables(storage, lake, count, batches)) for count in counts]
-            found += map(asdict, commit_loop.growth(storage, lake, milestones, files=5))
-    return found
+            figures += [asdict(commit_loop.many_tables(storage, lake, count, batches)) for count in counts]
+            figures += map(asdict, commit_loop.growth(storage, lake, milestones, files=5))
+    return figures
 
 
 def preview(bench: Bench) -> list[Figures]:
-    """`headrace preview` of a topic: start to end of the command."""
+    """Time of the command `headrace preview` of a topic."""
     topic = bench.topics.filled("plain", bench.scale.warm)
     spec = bench.folder / "preview.yaml"
     spec.write_text(spec_text({"bootstrap": bench.topics.bootstrap}, {"topic": topic}))
     command = [sys.executable, "-c", "from headrace.cli import main; main()", "preview", str(spec)]
     seconds, cpu = [], []
     for _ in range(max(3, bench.scale.turns)):
-        before, began = os.times(), time.perf_counter()
+        before, start = os.times(), time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
         after = os.times()
         cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)
     return [{"seconds": round(statistics.median(seconds), 2), "cpu": round(statistics.median(cpu), 2)}]
 
 
 def decode(bench: Bench) -> list[Figures]:
-    """The decode alone, in this process: CPU-seconds per million, one thread."""
+    """Decoding without Spark, in this process: CPU-seconds per million, one thread."""
     from bench.decode import figures
 
-    return _alone(bench, figures)
+    return _costs(bench, figures)
 
 
 def plan(bench: Bench) -> list[Figures]:
-    """The plan alone, in this process: CPU-seconds per million, one thread."""
+    """Plan without Spark, in this process: CPU-seconds per million, one thread."""
     from bench.plans import figures
 
-    return _alone(bench, figures)
+    return _costs(bench, figures)
 
 
-def _alone(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Figures]:
-    found = figures(5_000 if bench.scale.quick else 100_000)
-    return [{"label": name, "cpu_per_million": seconds} for name, seconds in found.items()]
+def _costs(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Figures]:
+    costs = figures(5_000 if bench.scale.quick else 100_000)
+    return [{"label": name, "cpu_per_million": seconds} for name, seconds in costs.items()]
 
 
 def upsert(bench: Bench) -> list[Figures]:
-    """A batch of changed keys into fifty times as many rows: the pipeline's merge, by hand, and by delta-rs.
+    """Merge changes into a table of fifty times as many rows: with Headrace, Spark SQL and delta-rs.
 
-    The first two also with deletion vectors, where delta-rs refuses the table.
+    Headrace and Spark also merge into a table with deletion vectors, which delta-rs does not support.
     """
     from bench import lakes
 
-    place, changes = bench.folder / "merged", bench.scale.records // 10
-    lakes.merged_into(place, 50 * changes, changes)
+    folder, changes = bench.folder / "merged", bench.scale.records // 10
+    lakes.write_merge_target(folder, 50 * changes, changes)
     drains = [
         {
             "label": label,
-            "table": str(place / "table"),
-            "source": str(place / f"{label}.parquet"),
+            "table": str(folder / "table"),
+            "source": str(folder / f"{label}.parquet"),
             "changes": changes,
             "copy": True,
         }
@@ -279,46 +279,46 @@ def upsert(bench: Bench) -> list[Figures]:
 
 
 def compact(bench: Bench) -> list[Figures]:
-    """Small appends and a compaction at the end: without Spark, by hand on Spark, and by delta-rs."""
+    """Append small pieces and compact once: with Headrace (no Spark), Spark and delta-rs."""
     from bench import lakes
 
-    place, count = bench.folder / "pieces", bench.scale.records
-    lakes.in_pieces(place, count)
-    drains = [{"label": "append and compact", "source": str(place)}]
+    folder, count = bench.folder / "pieces", bench.scale.records
+    lakes.write_pieces(folder, count)
+    drains = [{"label": "append and compact", "source": str(folder)}]
     return _on_tables(bench, [f"compact {peer}" for peer in ("headrace", "spark", "delta-rs")], drains, count)
 
 
 def history(bench: Bench) -> list[Figures]:
-    """History and statistics of a table of 10,000 commits."""
+    """History and statistics of a table with 10,000 commits."""
     from bench import lakes
 
-    place, commits = bench.folder / "aged", max(200, bench.scale.records // 100)
-    lakes.grown(place, commits)
-    drains = [{"label": label, "table": str(place)} for label in ("history", "statistics")]
-    return _on_tables(bench, ["look headrace"], drains, commits)
+    folder, commits = bench.folder / "aged", max(200, bench.scale.records // 100)
+    lakes.write_history(folder, commits)
+    drains = [{"label": label, "table": str(folder)} for label in ("history", "statistics")]
+    return _on_tables(bench, ["history headrace"], drains, commits)
 
 
 def _on_tables(bench: Bench, peers: Sequence[str], drains: Sequence[Mapping[str, Any]], count: int) -> list[Figures]:
-    """Each peer over the same tables; medians over the turns."""
-    found: list[Figures] = []
+    """Run each peer on the same tables; medians over the turns."""
+    figures: list[Figures] = []
     for peer in peers:
         order = {"peer": peer, "drains": drains, "turns": bench.scale.turns}
         folder = Path(tempfile.mkdtemp(prefix="peer-", dir=bench.folder))
-        readings = list(Peer(order, folder, 3 * bench.scale.within, "bench.lakes").readings())
+        readings = list(Peer(order, folder, 3 * bench.scale.timeout, "bench.lakes").readings())
         for label in dict.fromkeys(each.label for each in readings):
-            mine = [each for each in readings if each.label == label]
-            found.append(
+            own = [each for each in readings if each.label == label]
+            figures.append(
                 {
                     "peer": peer,
                     "label": label,
                     "count": count,
-                    "seconds": round(statistics.median(each.seconds for each in mine), 2),
-                    "cpu": round(statistics.median(each.cpu for each in mine), 2),
-                    "peak_mib": round(max(each.peak_bytes for each in mine) / 2**20),
-                    "said": mine[-1].said,
+                    "seconds": round(statistics.median(each.seconds for each in own), 2),
+                    "cpu": round(statistics.median(each.cpu for each in own), 2),
+                    "peak_mib": round(max(each.peak_bytes for each in own) / 2**20),
+                    "result": own[-1].result,
                 }
             )
-    return found
+    return figures
 
 
 PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
@@ -338,5 +338,5 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "decode": decode,
     "plan": plan,
 }
-# What a quick run has no time for: it answers in five minutes.
+# Parts that a quick run of five minutes leaves out.
 FULL_ONLY = frozenset({"types", "formats", "jmespath", "poison", "growth", "tables", "upsert", "compact"})

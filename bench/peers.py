@@ -1,6 +1,6 @@
-"""The peers, each in a process of its own: `python -m bench.peers ORDER` drains topics and says when (see meter).
+"""Peers, each in its own process: `python -m bench.peers ORDER` drains topics and reports to the meter.
 
-An order names the peer, the broker, and drains: a label, a topic, and for Headrace more keys of its spec.
+An order has the peer, the broker and the drains: a label, a topic and, for Headrace, further keys of the spec.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.meter import say
+from bench.meter import report
 from bench.records import ARROW, FIELDS
 
 Drain = Callable[[Mapping[str, Any], Path], dict[str, Any]]
-BATCH_ROWS = 1_000_000  # what Headrace caps a batch at by default; the textbook gets the same cap
+BATCH_ROWS = 1_000_000  # Headrace's default limit per batch, used for the textbook as well
 
 
 # ---- Headrace ----
 
 
 def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
-    """The spec of one drain."""
+    """Spec of a drain."""
     columns = [{"name": name, "type": kind} for name, kind in drain.get("columns", FIELDS).items()]
     columns.append({"name": "headers", "type": "map<string, binary>"})
     routed = bool(drain.get("route"))
@@ -44,30 +44,30 @@ def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
 
 
 def headrace(order: Mapping[str, Any]) -> Drain:
-    """`headrace run --until latest`, on a session that is already up."""
+    """`headrace run --until latest`, in a running session."""
     from headrace.runtime import session
     from headrace.serve.runner import run_all
     from headrace.validate.load import loads
 
     session.start("headrace")
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        outcome = run_all([loads(spec_text(order, asked), folder)[0]], until="latest")[0]
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        outcome = run_all([loads(spec_text(order, options), folder)[0]], until="latest")[0]
         if outcome.error:
             raise outcome.error
         summary = outcome.summary
-        if asked.get("preview"):
-            (folder / "spec.yaml").write_text(spec_text(order, asked))
+        if options.get("preview"):
+            (folder / "spec.yaml").write_text(spec_text(order, options))
         return {"read": summary.counts.read, "dead": summary.counts.dead, "batches": summary.batches}
 
     return drain
 
 
-# ---- the textbook ----
+# ---- textbook ----
 
 
 def _kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
-    """The settings that Headrace gives Spark's source, which are better than Spark's own."""
+    """Options of Spark's source as Headrace sets them; they are faster than the defaults."""
     from headrace.source.kafka import CONSUMER
 
     return {
@@ -100,15 +100,15 @@ def textbook(order: Mapping[str, Any]) -> Drain:
 
     spark = session.start("textbook")
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        query = _textbook_query(spark, order, asked["topic"], folder, {"availableNow": True})
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        query = _textbook_query(spark, order, options["topic"], folder, {"availableNow": True})
         query.awaitTermination()
         return {"batches": query.lastProgress.batchId + 1}
 
     return drain
 
 
-# ---- the floor ----
+# ---- minimum ----
 
 
 def _count(batches: Iterator[Any]) -> Iterator[Any]:
@@ -118,24 +118,24 @@ def _count(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def floor(order: Mapping[str, Any]) -> Drain:
-    """Spark's Kafka source, as Headrace reads it, handed to a Python function that only counts."""
+    """Spark's Kafka source, read as Headrace does, with a Python function that only counts."""
     from headrace.runtime import session
-    from headrace.source.base import ENVELOPE_COLUMNS
+    from headrace.source.base import RECORD_COLUMNS
 
     spark = session.start("floor")
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        found: list[int] = []
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        counts: list[int] = []
 
         def count(frame: Any, _: int) -> None:
             rows = session.map_in_arrow(frame, _count, "n long").collect()
-            found.append(sum(row.n for row in rows))
+            counts.append(sum(row.n for row in rows))
 
-        source = spark.readStream.format("kafka").options(**_kafka_options(order, asked["topic"])).load()
-        sink = source.selectExpr(*ENVELOPE_COLUMNS).writeStream.foreachBatch(count)
+        source = spark.readStream.format("kafka").options(**_kafka_options(order, options["topic"])).load()
+        sink = source.selectExpr(*RECORD_COLUMNS).writeStream.foreachBatch(count)
         sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
         sink.trigger(availableNow=True).start().awaitTermination()
-        return {"read": sum(found), "batches": len(found)}
+        return {"read": sum(counts), "batches": len(counts)}
 
     return drain
 
@@ -144,23 +144,23 @@ def floor(order: Mapping[str, Any]) -> Drain:
 
 
 def _batches(order: Mapping[str, Any], topic: str, size: int) -> Iterator[list[Any]]:
-    """A topic's records, so many at a time; positions are kept with the broker after each batch, as is usual."""
+    """Batches of a topic's records; offsets are committed to the broker after each batch."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"enable.auto.commit": False, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     group = f"bench-{os.getpid()}-{time.monotonic_ns()}"
     consumer = Consumer({"bootstrap.servers": order["bootstrap"], "group.id": group, **settings, "log_level": 0})
     try:
-        places = [TopicPartition(topic, part, 0) for part in consumer.list_topics(topic).topics[topic].partitions]
-        left = sum(consumer.get_watermark_offsets(place)[1] for place in places)
-        consumer.assign(places)
-        while left:
+        partitions = [TopicPartition(topic, part, 0) for part in consumer.list_topics(topic).topics[topic].partitions]
+        remaining = sum(consumer.get_watermark_offsets(partition)[1] for partition in partitions)
+        consumer.assign(partitions)
+        while remaining:
             batch: list[Any] = []
-            while len(batch) < min(size, left):
-                batch += consumer.consume(min(size, left) - len(batch), timeout=1)
+            while len(batch) < min(size, remaining):
+                batch += consumer.consume(min(size, remaining) - len(batch), timeout=1)
             yield batch
             consumer.commit(asynchronous=False)
-            left -= len(batch)
+            remaining -= len(batch)
     finally:
         consumer.close()
 
@@ -175,14 +175,14 @@ def _source(record: Any) -> dict[str, Any]:
 
 
 def pandas_consumer(order: Mapping[str, Any]) -> Drain:
-    """`json` and pandas, 10,000 records a batch."""
+    """`json` and pandas, 10,000 records per batch."""
     import pandas as pd
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         batches = 0
-        for batch in _batches(order, asked["topic"], 10_000):
+        for batch in _batches(order, options["topic"], 10_000):
             frame = pd.DataFrame([json.loads(record.value()) for record in batch])
             frame["timestamp"] = pd.to_datetime(frame["timestamp"], format="ISO8601", utc=True)
             frame["headers"] = [record.headers() or [] for record in batch]
@@ -196,7 +196,7 @@ def pandas_consumer(order: Mapping[str, Any]) -> Drain:
 
 
 def arrow_consumer(order: Mapping[str, Any]) -> Drain:
-    """orjson and pyarrow, 100,000 records a batch."""
+    """orjson and pyarrow, 100,000 records per batch."""
     import orjson
     import pyarrow as pa
     from deltalake import write_deltalake
@@ -204,9 +204,9 @@ def arrow_consumer(order: Mapping[str, Any]) -> Drain:
     stamp = ARROW.get_field_index("timestamp")
     text = ARROW.set(stamp, pa.field("timestamp", pa.string()))
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         batches = 0
-        for batch in _batches(order, asked["topic"], 100_000):
+        for batch in _batches(order, options["topic"], 100_000):
             rows = [
                 {**orjson.loads(record.value()), "headers": record.headers() or [], "_source": _source(record)}
                 for record in batch
@@ -223,28 +223,28 @@ def arrow_consumer(order: Mapping[str, Any]) -> Drain:
 # ---- micro-batches ----
 
 
-def _watch(query: Callable[[], Any], wanted: int, seconds: float) -> list[dict[str, Any]]:
-    """Progress of the batches that did something, until there are enough or the time is over."""
-    found: dict[int, dict[str, Any]] = {}
+def _watch(query: Callable[[], Any], count: int, seconds: float) -> list[dict[str, Any]]:
+    """Progress of non-empty batches, until there are enough or the time is over."""
+    batches: dict[int, dict[str, Any]] = {}
     deadline = time.monotonic() + seconds
-    while len(found) < wanted and time.monotonic() < deadline:
+    while len(batches) < count and time.monotonic() < deadline:
         time.sleep(1)
         running = query()
         for progress in running.recentProgress if running else []:
             if "addBatch" in progress.durationMs:
-                found[progress.batchId] = dict(progress.durationMs)
-    return [found[number] for number in sorted(found)]
+                batches[progress.batchId] = dict(progress.durationMs)
+    return [batches[number] for number in sorted(batches)]
 
 
 def steady_textbook(order: Mapping[str, Any]) -> Drain:
-    """The textbook with a trigger of one second."""
+    """Textbook with a trigger interval of one second."""
     from headrace.runtime import session
 
     spark = session.start("textbook")
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        query = _textbook_query(spark, order, asked["topic"], folder, {"processingTime": "1 second"})
-        progress = _watch(lambda: query, asked["batches"], asked["seconds"])
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        query = _textbook_query(spark, order, options["topic"], folder, {"processingTime": "1 second"})
+        progress = _watch(lambda: query, options["batches"], options["seconds"])
         query.stop()
         return {"progress": progress}
 
@@ -252,20 +252,20 @@ def steady_textbook(order: Mapping[str, Any]) -> Drain:
 
 
 def steady_headrace(order: Mapping[str, Any]) -> Drain:
-    """`headrace run` that flushes every second."""
+    """`headrace run` with `flush: {every: 1s}`."""
     from headrace.runtime import session
     from headrace.serve.runner import run_all
     from headrace.validate.load import loads
 
     spark = session.start("headrace")
 
-    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        spec = loads(spec_text(order, {**asked, "spec": {"flush": {"every": "1s"}}}), folder)[0]
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        spec = loads(spec_text(order, {**options, "spec": {"flush": {"every": "1s"}}}), folder)[0]
         stop = threading.Event()
         outcomes: list[Any] = []
         running = threading.Thread(target=lambda: outcomes.extend(run_all([spec], stop=stop)))
         running.start()
-        progress = _watch(lambda: next(iter(spark.streams.active), None), asked["batches"], asked["seconds"])
+        progress = _watch(lambda: next(iter(spark.streams.active), None), options["batches"], options["seconds"])
         stop.set()
         running.join(60)
         if outcomes and outcomes[0].error:
@@ -287,19 +287,19 @@ PEERS: dict[str, Callable[[Mapping[str, Any]], Drain]] = {
 
 
 def main(order: dict[str, Any]) -> None:
-    """Warm up, then every drain in turn, as often as asked, each into a place of its own."""
+    """Warm up, then run all drains in each turn, each in its own folder."""
     drain = PEERS[order["peer"]](order)
     base = Path(order["folder"])
     if order.get("warm"):
         drain({"topic": order["warm"]}, _folder(base / "warm"))
     for turn in range(order.get("turns", 1)):
-        for number, asked in enumerate(order["drains"]):
+        for number, options in enumerate(order["drains"]):
             folder = _folder(base / f"{turn}-{number}")
-            say("begin", asked["label"])
-            said = drain(asked, folder)
-            say("end", asked["label"], said)
+            report("begin", options["label"])
+            result = drain(options, folder)
+            report("end", options["label"], result)
     sys.stdout.flush()
-    os._exit(0)  # a session's good end takes seconds that nobody measures; its JVM dies with us
+    os._exit(0)  # stopping the session takes seconds; its JVM ends with this process
 
 
 def _folder(path: Path) -> Path:

@@ -1,6 +1,6 @@
-"""What the plan alone costs (route, decode, transform, fit) in this process: CPU-seconds per million, one thread.
+"""CPU cost of the plan (route, decode, transform, fit) without Spark: CPU-seconds per million, one thread.
 
-Run: PYTHONPATH=src python -m bench.plans [records [words of a name …]] — prints the table.
+Run: PYTHONPATH=src python -m bench.plans [records [parts of names …]] — prints the figures.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.cost import Run, least, shown
-from bench.drains import TEN, UNLIKE, behind, by_type
+from bench.cost import Run, lowest_costs, to_text
+from bench.drains import TEN, UNLIKE, by_type, with_registry
 from bench.peers import spec_text
 from bench.records import KINDS, Events
 from headrace.delta.schema import HEADERS, RECORD_SCHEMA
@@ -37,8 +37,8 @@ PLANS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def envelopes(values: list[bytes]) -> pa.Table:
-    """Records as a task gets them, with a header each."""
+def records_of(values: list[bytes]) -> pa.Table:
+    """Records as in a task, with one header each."""
     count = len(values)
     header = pa.array([{"key": "trace", "value": b"00f067aa0ba902b7"}], HEADERS.value_type)
     lists = pa.ListArray.from_arrays(
@@ -58,22 +58,22 @@ def envelopes(values: list[bytes]) -> pa.Table:
 
 
 def run_of(events: Events, count: int, kind: str, drain: Mapping[str, Any]) -> Run:
-    """The records of a kind, and the plan that takes them."""
-    made, id = KINDS[kind], 0
-    if made.encoding:
-        id = schemas.registered(made.encoding.schema, made.encoding.kind)
-        drain = {**drain, **behind(made.encoding, schemas.registry_url())}
+    """Records of a kind, and the plan that is applied to them."""
+    record_kind, id = KINDS[kind], 0
+    if record_kind.encoding:
+        id = schemas.registered(record_kind.encoding.schema, record_kind.encoding.kind)
+        drain = {**drain, **with_registry(record_kind.encoding, schemas.registry_url())}
     [spec] = loads(spec_text({"bootstrap": "localhost:9092"}, {"topic": "bench", **drain}), Path("/bench"))
-    return envelopes(list(made.records(events.first(count), id))), Plan(spec, now=lambda: NOW).apply
+    return records_of(list(record_kind.records(events.first(count), id))), Plan(spec, now=lambda: NOW).apply
 
 
-def figures(count: int, wanted: tuple[str, ...] = ()) -> dict[str, float]:
-    """Every plan's cost, or of those whose name has a wanted word."""
+def figures(count: int, words: tuple[str, ...] = ()) -> dict[str, float]:
+    """Cost of all plans, or of those whose name contains one of the words."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         events = Events(Path(folder) / "events.jsonl")
-        chosen = {name: plan for name, plan in PLANS.items() if not wanted or any(word in name for word in wanted)}
-        return least({name: run_of(events, count, *plan) for name, plan in chosen.items()}, rounds=3)
+        plans = {name: plan for name, plan in PLANS.items() if not words or any(word in name for word in words)}
+        return lowest_costs({name: run_of(events, count, *plan) for name, plan in plans.items()}, rounds=3)
 
 
 if __name__ == "__main__":
-    print(shown(figures(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, tuple(sys.argv[2:]))))
+    print(to_text(figures(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, tuple(sys.argv[2:]))))

@@ -1,4 +1,4 @@
-"""The records everyone is fed: sizes, formats, types, clean and poisoned; and the columns everyone writes them to."""
+"""Records that all peers read (sizes, formats, types, invalid ones), and the columns that all peers write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ARROW = pa.schema(
     ]
 )
 
-# What guarantees do for JSON, on these columns: each becomes a dead letter with its own reason.
+# Invalid JSON for these columns: each value becomes a dead letter.
 POISON = (
     b"",
     b" ",
@@ -83,19 +83,19 @@ POISON = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of records: how an event becomes one, and its columns."""
+    """A kind of records: conversion from an event, and columns."""
 
-    shape: Callable[[int, bytes], bytes] = lambda _, value: value
+    convert: Callable[[int, bytes], bytes] = lambda _, value: value
     columns: dict[str, str] = field(default_factory=lambda: FIELDS)
-    encoding: Encoding | None = None  # other than JSON: each event is then written anew
+    encoding: Encoding | None = None  # other than JSON
 
     def records(self, events: Iterable[bytes], id: int = 0) -> Iterator[bytes]:
-        """Events as records of this kind, under the id that a registry gave their schema."""
-        shaped = (self.shape(number, event) for number, event in enumerate(events))
+        """Convert events to records of this kind; `id` is the schema id in the registry."""
+        values = (self.convert(number, event) for number, event in enumerate(events))
         if self.encoding is None:
-            yield from shaped
+            yield from values
         else:
-            yield from map(self.encoding.framed(id), map(orjson.loads, shaped))
+            yield from map(self.encoding.framed(id), map(orjson.loads, values))
 
 
 def _poisoned(number: int, value: bytes) -> bytes:
@@ -120,7 +120,7 @@ def _spread(tables: int) -> Callable[[int, bytes], bytes]:
 
 
 def _unlike(number: int, value: bytes) -> bytes:
-    """Of 200 types, each with a field that the others do not have."""
+    """200 types, each with one additional field."""
     return orjson.dumps({**orjson.loads(_spread(200)(number, value)), f"own_{number % 200}": number})
 
 
@@ -146,17 +146,17 @@ KINDS = {
 
 
 class Events:
-    """Made-up events, each made once and kept in a file, because making them costs more than sending them."""
+    """Generated events in a file: generating an event costs more than sending it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._made = 0
+        self._count = 0
 
     def first(self, count: int) -> Iterator[bytes]:
-        """The first events."""
-        if self._made < count:
+        """First events, generated if the file has fewer."""
+        if self._count < count:
             with self._file.open("ab") as out:
-                out.writelines(bench_event(1, number) + b"\n" for number in range(self._made, count))
-            self._made = count
+                out.writelines(bench_event(1, number) + b"\n" for number in range(self._count, count))
+            self._count = count
         with self._file.open("rb") as lines:
             yield from (line[:-1] for line in islice(lines, count))

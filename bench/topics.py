@@ -1,4 +1,4 @@
-"""Topics on a real broker of our own, filled when a part first asks for them, and a registry for their schemas."""
+"""Topics of a local broker, filled when a part first uses them, and a registry for their schemas."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ HEADERS = [("trace", b"00f067aa0ba902b7")]
 
 
 class Topics:
-    """What the broker holds; a topic is named after what is in it."""
+    """Topics of the broker, named after their content."""
 
     def __init__(self, bootstrap: str, registry: Callable[[], RegistryServer], folder: Path) -> None:
         self.bootstrap = bootstrap
         self.registry = registry
         self._events = Events(folder / "events.jsonl")
-        self._have: set[str] = set()
+        self._filled: set[str] = set()
 
     def filled(self, kind: str, count: int, partitions: int = 4) -> str:
-        """A topic with so many records of a kind."""
+        """Topic with `count` records of a kind."""
         name = re.sub("[^a-z0-9]+", "_", kind) + f"-{count}-{partitions}"
-        if name not in self._have:
+        if name not in self._filled:
             self.empty(name, partitions)
             self._fill(name, kind, count, partitions)
-            self._have.add(name)
+            self._filled.add(name)
         return name
 
     def empty(self, name: str, partitions: int = 4) -> str:
-        """A topic without records."""
+        """Topic without records."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
         return name
 
     def flow(self, topic: str, per_second: int, ended: threading.Event) -> None:
-        """Send records evenly, in steps of ten milliseconds, until it is ended."""
+        """Send records at a constant rate, in steps of ten milliseconds, until `ended` is set."""
         producer = self._producer(linger=0)
         values = list(self._events.first(10_000))
-        began, sent = time.monotonic(), 0
+        start, sent = time.monotonic(), 0
         while not ended.wait(0.01):
-            while sent < (time.monotonic() - began) * per_second:
+            while sent < (time.monotonic() - start) * per_second:
                 producer.produce(topic, values[sent % len(values)], partition=sent % 4, headers=HEADERS)
                 sent += 1
             producer.poll(0)
         producer.flush(30)
 
     def _fill(self, topic: str, kind: str, count: int, partitions: int) -> None:
-        producer, made = self._producer(linger=20), KINDS[kind]
-        id = self._registered(topic, made.encoding) if made.encoding else 0
-        for number, value in enumerate(made.records(self._events.first(count), id)):
+        producer, record_kind = self._producer(linger=20), KINDS[kind]
+        id = self._registered(topic, record_kind.encoding) if record_kind.encoding else 0
+        for number, value in enumerate(record_kind.records(self._events.first(count), id)):
             while True:
                 try:
                     producer.produce(topic, value, partition=number % partitions, headers=HEADERS)
@@ -70,8 +70,8 @@ class Topics:
                     producer.poll(0.1)
             if number % 1000 == 0:
                 producer.poll(0)
-        if left := producer.flush(120):
-            raise TimeoutError(f"{left} records of {topic} could not be sent.")
+        if unsent := producer.flush(120):
+            raise TimeoutError(f"{unsent} records could not be sent to {topic}.")
 
     def _registered(self, topic: str, encoding: Encoding) -> int:
         return self.registry().register(f"{topic}-value", encoding.schema, encoding.kind)
@@ -83,7 +83,7 @@ class Topics:
 
 @contextmanager
 def broker_topics(folder: Path) -> Iterator[Topics]:
-    """A broker, and a registry for who asks, for the time of a run."""
+    """Start a broker, and a registry when it is first used, for the duration of a run."""
     with ExitStack() as servers:
         broker = servers.enter_context(Broker.start(folder / "kafka", jvm=["-Xmx512m"]))
         registry = cache(lambda: servers.enter_context(registry_server(folder / "registry")))
