@@ -102,7 +102,7 @@ def test_several_topics_have_a_table_each_and_a_file_is_not_overwritten(
     assert (code, out) == (0, "")
     assert "headrace check both.yaml --online" in err
     text = Path("both.yaml").read_text()
-    assert "2 records have a null value" in text
+    assert "2 tombstones (records with a null value)" in text
     assert 'path: "./lake/{topic}"' in text
     assert cli("check", "both.yaml", "--online")[0] == 0
     code, _, err = cli("init", *topics, "--brokers", kafka.bootstrap, "--output", "both.yaml")
