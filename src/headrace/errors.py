@@ -302,6 +302,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, up to 300 characters; the name of its type if it has no message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def did_you_mean(*suggestions: str) -> str:
     """Last part of a message about an unknown name; empty without a suggestion."""
     names = " or ".join(f"'{name}'" for name in suggestions if name)

@@ -229,7 +229,7 @@ def test_kill_while_a_generation_replaces_another_on_s3(far: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_kill_while_lost_rows_are_put_back_on_s3(far: Shop) -> None:
+def test_kill_while_lost_rows_are_restored_on_s3(far: Shop) -> None:
     far.options["table"] = {"path": f"{far.lake}/orders", "infer": {"records": 1}}
     far.send_values([*said(*range(23)), b"{"])
     far.run()
@@ -239,7 +239,7 @@ def test_kill_while_lost_rows_are_put_back_on_s3(far: Shop) -> None:
     for fault, code in ((f"{Point.AFTER_STAGING}=kill", -9), (f"{Point.AFTER_COMMIT}=kill", -9), ("", 0)):
         with start_cli(command, _env(far, fault)) as running:
             assert running.wait(240) == code, running.said()
-    assert running.of("summary")[-1]["reingest"]["unread"] == []
+    assert running.of("summary")[-1]["reingest"]["unrecoverable"] == []
     found = DeltaTable(str(far.place / "orders")).to_pyarrow_table().to_pylist()
     assert sorted(row["_source"]["offset"] for row in found) == list(range(23))
     letters = DeltaTable(str(far.place / "_headrace/shop/dead_letters")).to_pyarrow_table()

@@ -51,14 +51,14 @@ def test_lost_rows_come_back_once_as_far_as_the_broker_has_them_whoever_dies(sho
         Table(path).repair(reingest=spec)
     done = runner.invoke(app, ["table", "repair", path, "--reingest", "--spec", spec, "--yes", "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["reingest"]["unread"] == []
+    assert json.loads(done.output)["reingest"]["unrecoverable"] == []
     assert contents(shop.bootstrap, [shop.topic], shop.spec).records == shop.sent
     lose(path, 2)
     first = {0: 40, 1: 55}
     drop_records(shop, first)
     named = Table(path).repair(reingest=shop.spec).reingest
     assert named is not None
-    assert {(each.ranges[0].partition, each.ranges[0].until) for each in named.unread} == {(0, 40)}, (
+    assert {(each.ranges[0].partition, each.ranges[0].until) for each in named.unrecoverable} == {(0, 40)}, (
         "partition 1 has none of its records"
     )
     rows = DeltaTable(path).to_pyarrow_table().to_pylist()

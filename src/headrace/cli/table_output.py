@@ -216,11 +216,11 @@ def _print_damaged_files(noun: str, files: Sequence[Damage]) -> None:
 def _print_reingest(plan: Reingest) -> None:
     """Print the rows that can be read again and those that cannot."""
     lost = "lost rows" if plan.rows is None else plural(plan.rows, "lost row")
-    if not (plan.ranges or plan.unread or plan.untold):
+    if not (plan.ranges or plan.unrecoverable or plan.unknown_origin):
         say("no lost rows can be read again")
     if plan.ranges:
         print_list(f"{lost} can be read again:", map(_offsets, plan.ranges))
-    for each in plan.unread:
+    for each in plan.unrecoverable:
         origin = "" if each.pipeline is None else f" of '{each.pipeline}', batch {each.batch},"
         print_list(
             f"rows of version {each.version}{origin} cannot be recovered: {each.why}", map(_offsets, each.ranges)
@@ -236,7 +236,7 @@ def repair_fields(repaired: Repaired) -> dict[str, Any]:
     fields: dict[str, Any] = {} if repaired.version is None else {"version": repaired.version}
     if repaired.reingest is None:
         return fields
-    return {**fields, "rows written again": repaired.reingest.put_back, "in version": repaired.reingest.version}
+    return {**fields, "rows written again": repaired.reingest.rows_restored, "in version": repaired.reingest.version}
 
 
 def damage_event(repaired: Repaired) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSys
 from headrace.delta.actions import File
 from headrace.delta.deletion_vectors import without_deleted
 from headrace.delta.partition_values import value_in
-from headrace.errors import HeadraceError, StorageUnreachable, TableDamaged
+from headrace.errors import HeadraceError, StorageUnreachable, TableDamaged, first_line
 from headrace.storage.base import NotFound
 from headrace.storage.store import Store
 
@@ -51,7 +51,7 @@ def _column(rows: pa.Table, count: int, file: File, item: pa.Field) -> pa.Array:
     except pa.ArrowException as error:
         raise TableDamaged(
             f"The column {item.name} is {rows[item.name].type} in the file {file.path} and {item.type} in the table: "
-            f"{_first_line(error)}",
+            f"{first_line(error)}",
             hint="Rewrite the file with the program that wrote it; its rows are intact.",
         ) from error
 
@@ -123,7 +123,7 @@ def _reading(store: Store, file: File) -> Iterator[None]:
 def _unreadable(store: Store, file: File, error: Exception) -> HeadraceError:
     """The error for a failed read: the bytes of the file tell whether it is damaged or the storage failed."""
     if (damage := file_damage(store, file)) is None:
-        return StorageUnreachable(f"{store.uri}: {file.path}: {_first_line(error)}")
+        return StorageUnreachable(f"{store.uri}: {file.path}: {first_line(error)}")
     if damage.certain:
         return TableDamaged(
             f"{store.uri}: the file {file.path} is not a complete Parquet file: {damage.reason}",
@@ -153,12 +153,12 @@ def file_damage(store: Store, file: File) -> UnreadableFile | None:
     try:
         pq.read_metadata(pa.BufferReader(data))
     except (pa.ArrowInvalid, OSError) as error:
-        return UnreadableFile(_first_line(error), certain=True)
+        return UnreadableFile(first_line(error), certain=True)
     try:
         for _ in _parquet(data).iter_batches(CHUNK_ROWS):
             pass
     except (pa.ArrowException, OSError) as error:
-        return UnreadableFile(_first_line(error), certain=False)
+        return UnreadableFile(first_line(error), certain=False)
     return None
 
 
@@ -167,10 +167,6 @@ def _parquet(data: bytes) -> pq.ParquetFile:
     buffer = pa.BufferOutputStream()
     buffer.write(data)
     return pq.ParquetFile(buffer.getvalue(), coerce_int96_timestamp_unit=INT96)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
 
 
 def _gone(store: Store, file: File) -> TableDamaged:

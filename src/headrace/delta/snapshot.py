@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from headrace.delta.actions import Commit, File, MetadataAction, Protocol
 from headrace.delta.log import commits_between, listed_versions, newest_version
 from headrace.delta.schema import from_delta
-from headrace.errors import StorageUnreachable, TableFeature
+from headrace.errors import StorageUnreachable, TableFeature, first_line
 from headrace.storage.store import Store
 
 FileKey = tuple[str, str]
@@ -87,11 +87,11 @@ def open_at(store: Store, version: int) -> DeltaTable:
     try:
         return DeltaTable(store.delta_uri, version, storage_options=store.delta_options)
     except OSError as error:
-        raise StorageUnreachable(f"{store.uri}: the log cannot be read: {_first_line(error)}") from error
+        raise StorageUnreachable(f"{store.uri}: the log cannot be read: {first_line(error)}") from error
     except TableNotFoundError as error:
         raise StorageUnreachable(f"{store.uri}: version {version} disappeared while it was opened.") from error
     except DeltaError as error:
-        raise TableFeature(f"{store.uri}: delta-rs cannot read this table: {_first_line(error)}") from error
+        raise TableFeature(f"{store.uri}: delta-rs cannot read this table: {first_line(error)}") from error
 
 
 def _state(table: DeltaTable, txns: Iterable[str]) -> TableState:
@@ -116,10 +116,6 @@ def _state(table: DeltaTable, txns: Iterable[str]) -> TableState:
         ),
         {name: version for name, version in versions.items() if version is not None},
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
 
 
 # ---- files and txns: the newest checkpoint, then the commits after it ----

@@ -20,7 +20,7 @@ from headrace.reasons import Reason
 from headrace.spec.decode import Format
 from headrace.spec.merge import MergeSpec
 from headrace.stage.change_schema import CHANGE, DELETE, PUT, TRUNCATE, staged_schema
-from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.sql.expression import RECORD_NAMES
 from headrace.transform.steps import Transform, WhereStep
 
 Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
@@ -85,7 +85,7 @@ def _holding(
     """Rows for which a predicate is true, and rejects where it fails; missing columns are NULL."""
     check = _compiled(text)
     inputs = {name.lower() for name in check.inputs()}
-    available = {name.lower() for name in (*rows.column_names, *ENVELOPE_NAMES)}
+    available = {name.lower() for name in (*rows.column_names, *RECORD_NAMES)}
     columns = rows.select([name for name in rows.column_names if name.lower() in inputs] or rows.column_names[:1])
     for name in check.inputs():
         if name.lower() not in available:

@@ -36,7 +36,7 @@ from headrace.stage.derived_partitions import check_origin, derived_field
 from headrace.stage.partitions import check_partitioning
 from headrace.transform.sql.column_defaults import default_value, with_default
 from headrace.transform.sql.constraints import Constraint
-from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.sql.expression import RECORD_NAMES
 from headrace.transform.steps import RenameStep, Transform
 
 _ASIDE: Mapping[str, pa.Field] = {"_op": pa.field("_op", pa.string()), "_before": json_field("_before")}
@@ -214,7 +214,7 @@ def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
 
 def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
     """Names in expressions that no record has had yet."""
-    return tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
+    return tuple(sorted(transform.inputs() - set(payload.names) - set(RECORD_NAMES)))
 
 
 def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:

@@ -16,7 +16,7 @@ from headrace.plan.route_schema import RouteSchema, columns_of_route, decoded_sc
 from headrace.spec.diagnostics import closest
 from headrace.spec.route_id import RouteId
 from headrace.spec.steps import StepSpec
-from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.sql.expression import RECORD_NAMES
 from headrace.transform.sql.expression import columns_in as names_in
 
 
@@ -46,7 +46,7 @@ def unknown_names(
     names = {
         UnknownName(place, name, closest(name, there))
         for place, name, there in _uses(branch, route, shape)
-        if name.lower() not in {*map(str.lower, there), *ENVELOPE_NAMES, *map(str.lower, branch.spec.allow_missing)}
+        if name.lower() not in {*map(str.lower, there), *RECORD_NAMES, *map(str.lower, branch.spec.allow_missing)}
     }
     if names and records is not None and branch.new_field(route, shape) == "evolve":
         names = {name for name in names if not _holds(branch.spec.format, values_of(records), name.name)}

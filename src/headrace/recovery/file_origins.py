@@ -64,7 +64,7 @@ class FileOrigins:
 
     lost: tuple[File, ...] = ()
     commits: tuple[OriginCommit, ...] = ()  # newest first
-    untold: tuple[str, ...] = ()  # files that no commit of the log mentions any more
+    unknown_origin: tuple[str, ...] = ()  # files that no commit of the log mentions any more
 
 
 @dataclass
@@ -142,10 +142,10 @@ def file_origins(
         search.visit(commit)
         if not search.targets and not earlier_repairs:
             break
-    untold = sorted(set(search.targets) - search.restored)
-    still_lost = search.still_lost.union(*(search.targets[path] for path in untold))
+    unknown_origin = sorted(set(search.targets) - search.restored)
+    still_lost = search.still_lost.union(*(search.targets[path] for path in unknown_origin))
     files = tuple(file for path, file in search.lost.items() if path in still_lost)
-    return FileOrigins(files, tuple(search.commits), tuple(untold))
+    return FileOrigins(files, tuple(search.commits), tuple(unknown_origin))
 
 
 def origins_of_active_files(store: Store, version: int) -> Iterator[Commit]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnrecoverableRows:
     """Rows that stay lost, and the reason."""
 
     version: int  # of the commit that wrote them
@@ -40,9 +40,9 @@ class Reingest:
     rows: int | None  # of the lost files; None if one of them has no statistics
     ranges: tuple[Range, ...]  # to read again
     files: tuple[str, ...]  # whose rows they restore, as first committed
-    unread: tuple[Unread, ...]
-    untold: tuple[str, ...]  # lost files that no commit of the log mentions any more
-    put_back: int = 0  # rows
+    unrecoverable: tuple[UnrecoverableRows, ...]
+    unknown_origin: tuple[str, ...]  # lost files that no commit of the log mentions any more
+    rows_restored: int = 0
     version: int | None = None  # of the commit that restored them
 
 
@@ -61,14 +61,18 @@ def plan_reingest(spec: Spec, origins: FileOrigins, facts: SourceFacts) -> Reing
     sizes = [file.rows for file in origins.lost]
     rows = None if None in sizes else sum(size or 0 for size in sizes)
     last = [offset_bounds_of(file) for file in origins.lost]
-    readable, unread = list[tuple[OriginCommit, Iterable[Range]]](), list[Unread]()
+    readable, unrecoverable = list[tuple[OriginCommit, Iterable[Range]]](), list[UnrecoverableRows]()
     for commit in origins.commits:
         if why := _blocker(spec, commit):
-            unread.append(Unread(commit.version, why, commit.pipeline, commit.batch, commit.ranges or ()))
+            unrecoverable.append(
+                UnrecoverableRows(commit.version, why, commit.pipeline, commit.batch, commit.ranges or ())
+            )
             continue
         needed = narrowed(narrowed(commit.ranges or (), map(offset_bounds_of, commit.files)), last)
         available, missing = _split_by_source(commit, needed, facts)
-        unread += [Unread(commit.version, why, commit.pipeline, commit.batch, (part,)) for part, why in missing]
+        unrecoverable += [
+            UnrecoverableRows(commit.version, why, commit.pipeline, commit.batch, (part,)) for part, why in missing
+        ]
         if available or not missing:
             partitions = {(part.topic, part.partition) for part in available}
             whole = [part for part in commit.ranges or () if (part.topic, part.partition) in partitions]
@@ -76,7 +80,9 @@ def plan_reingest(spec: Spec, origins: FileOrigins, facts: SourceFacts) -> Reing
     first = [offset_bounds_of(file) for commit, _ in readable for file in commit.files]
     ranges = join_ranges(part for _, parts in readable for part in parts)  # of whole batches, which are adjacent
     files = sorted(file.path for commit, _ in readable for file in commit.files)
-    return Reingest(rows, narrowed(narrowed(ranges, first), last), tuple(files), tuple(unread), origins.untold)
+    return Reingest(
+        rows, narrowed(narrowed(ranges, first), last), tuple(files), tuple(unrecoverable), origins.unknown_origin
+    )
 
 
 def _blocker(spec: Spec, commit: OriginCommit) -> str | None:

@@ -1,6 +1,6 @@
 """The Table API: create, query, change, maintain, repair, restore and drop Delta tables."""
 
-from headrace.recovery.reingest_plan import Reingest, Unread
+from headrace.recovery.reingest_plan import Reingest, UnrecoverableRows
 from headrace.table.change_feed import Changes
 from headrace.table.delete_update import Deleted, Updated
 from headrace.table.history import HistoryEntry, Latency, OperationLatencies
@@ -31,7 +31,7 @@ __all__ = [
     "Statistics",
     "Table",
     "TableInfo",
-    "Unread",
+    "UnrecoverableRows",
     "Updated",
     "Upserted",
     "Vacuumed",

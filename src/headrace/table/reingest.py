@@ -121,7 +121,7 @@ class ReingestPipeline(Pipeline):
         reingest = self._plan([])
         if reingest.ranges:
             self._reingest(reingest)
-        reingest = replace(reingest, put_back=self._rows, version=self._version)
+        reingest = replace(reingest, rows_restored=self._rows, version=self._version)
         self.result = replace(self._repaired, reingest=reingest)
 
     def _reingest(self, reingest: Reingest) -> None:

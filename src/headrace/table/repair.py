@@ -89,7 +89,7 @@ def repair(store: Store, owners: TableOwners, *, dry_run: bool = False, deep: bo
             tuple(_unreadable(store, [file for file in files if file.path in sizes], sizes, deep)),
             tuple(_without_vector(files, sizes)),
             tuple(_lost(commit, pipelines) for commit in origins.commits),
-            origins.untold,
+            origins.unknown_origin,
         )
         if dry_run or not missing:
             return result

@@ -23,6 +23,7 @@ from headrace.errors import (
     TableRestored,
     UsageError,
     VersionNotFound,
+    first_line,
 )
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, retry_conflicts
@@ -52,22 +53,18 @@ def _delta_errors(store: Store) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise Conflict(_first_line(error)) from error
+        raise Conflict(first_line(error)) from error
     except DeltaError as error:
         if _MISSING.search(str(error)):
             raise TableDamaged(
-                f"{store.uri}: a file in the log cannot be read: {_first_line(error)}",
+                f"{store.uri}: a file in the log cannot be read: {first_line(error)}",
                 hint="Run `headrace table repair PATH --dry-run` to list the damaged files.",
             ) from error
         if _CONFLICT.search(str(error)):
-            raise Conflict(_first_line(error)) from error
-        raise TableError(f"{store.uri}: delta-rs failed: {_first_line(error)}") from error
+            raise Conflict(first_line(error)) from error
+        raise TableError(f"{store.uri}: delta-rs failed: {first_line(error)}") from error
     except OSError as error:
-        raise StorageUnreachable(f"{store.uri}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise StorageUnreachable(f"{store.uri}: {first_line(error)}") from error
 
 
 def write_checkpoint(store: Store, owners: TableOwners) -> int:

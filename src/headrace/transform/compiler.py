@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.decode.payload_field import payload_field
-from headrace.delta.schema import RECORD_SCHEMA as ENVELOPE_SCHEMA
+from headrace.delta.schema import RECORD_SCHEMA
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.spec.secrets import Secret
@@ -22,7 +22,7 @@ from headrace.transform.jmespath.queries import Queries
 from headrace.transform.mask import Form, NullMask, masked
 from headrace.transform.program import CLOCK, INPUT, Check, ColumnSource, Level, Program, pad_names, select_sql
 from headrace.transform.sql import result_types
-from headrace.transform.sql.expression import ENVELOPE, ROW, bind_parameters
+from headrace.transform.sql.expression import RECORD_NAMES, ROW, bind_parameters
 
 ON_NULL = ("keep", "drop", "null")
 
@@ -262,7 +262,7 @@ class _Builder:
         """The SQL column of a name: the result of a step, then the record's columns, then the payload."""
         key = name.lower()
         source = self.columns.get(key)
-        if key in ENVELOPE and not (source and source.made):
+        if key in RECORD_NAMES and not (source and source.made):
             self.envelope.add(key[1:])
             return key[1:]
         if source is None:
@@ -281,7 +281,7 @@ class _Builder:
 
     def _is_loose(self, name: str) -> bool:
         source = self.columns.get(name.lower())
-        return source.loose if source else name.lower() not in ENVELOPE
+        return source.loose if source else name.lower() not in RECORD_NAMES
 
     def _typed(self, sql: str) -> pa.DataType:
         """The type of an expression in DuckDB."""
@@ -301,4 +301,4 @@ class _Builder:
 
 
 def _envelope_fields() -> list[pa.Field]:
-    return [pa.field(item.name, HEADER_MAP if item.name == "headers" else item.type) for item in ENVELOPE_SCHEMA]
+    return [pa.field(item.name, HEADER_MAP if item.name == "headers" else item.type) for item in RECORD_SCHEMA]

@@ -24,7 +24,7 @@ from headrace.transform.jmespath.queries import needs_message
 from headrace.transform.mask import Form
 from headrace.transform.program import INPUT, Check, ColumnSource, Program
 from headrace.transform.sql import expression as expressions
-from headrace.transform.sql.expression import ENVELOPE
+from headrace.transform.sql.expression import RECORD_NAMES
 
 EXPLAINED = 32  # dead letters per run with the error message of the failure, which costs a query each
 _LONGEST_DETAIL = 512
@@ -344,7 +344,7 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
     for verb, name, text in _text_instructions(steps):
         if verb in ("set", "where"):
             for read in expressions.columns_in(text):
-                if read.lower() not in targets and read.lower() not in ENVELOPE:
+                if read.lower() not in targets and read.lower() not in RECORD_NAMES:
                     yield origin.get(read.lower(), read)
         if verb == "set" or (verb.startswith("query") and not always_null(text)):
             targets.add(name.split(".")[0].lower() if verb != "set" else name.lower())

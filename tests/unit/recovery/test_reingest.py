@@ -153,10 +153,15 @@ def test_exactly_the_lost_rows_come_back(broken: Broken) -> None:
     broken.lose(0)
     dead = len(broken.desk.dead())
     planned = broken.mend(dry_run=True)
-    assert (planned.rows, planned.put_back, planned.ranges) == (12, 0, (Range("orders", 0, 0, 29, "id"),))
+    assert (planned.rows, planned.rows_restored, planned.ranges) == (12, 0, (Range("orders", 0, 0, 29, "id"),))
     assert broken.table().resolve() == 4
     done = broken.mend()
-    assert (done.put_back, done.unread, done.untold, done.version) == (12, (), (), broken.table().resolve())
+    assert (done.rows_restored, done.unrecoverable, done.unknown_origin, done.version) == (
+        12,
+        (),
+        (),
+        broken.table().resolve(),
+    )
     assert broken.offsets() == Counter(number for number in range(40) if number % 5 != 4)
     assert len(broken.desk.dead()) == dead
     assert broken.mend() == Reingest(0, (), (), (), ())
@@ -183,21 +188,21 @@ def test_lost_rows_come_back_after_a_compaction_by_delta_rs(tmp_path: Path, monk
     DeltaTable(broken.table().path).optimize.compact()
     broken.lose(0)
     broken.desk.feed(some(20, 10, **placed))
-    assert broken.mend().put_back == 8
+    assert broken.mend().rows_restored == 8
     assert broken.offsets() == Counter(GOOD)
-    assert broken.mend().put_back == 0
+    assert broken.mend().rows_restored == 0
 
 
-def test_what_was_put_back_and_is_lost_again_comes_back_again(broken: Broken) -> None:
+def test_rows_restored_and_lost_again_comes_back_again(broken: Broken) -> None:
     for start in (0, 10):
         broken.desk.feed(some(start, 10))
     broken.lose(1)
     broken.table().repair()
-    assert broken.mend().put_back == 4, "an earlier repair's"
+    assert broken.mend().rows_restored == 4, "an earlier repair's"
     broken.lose(1)
-    assert broken.mend().put_back == 4
+    assert broken.mend().rows_restored == 4
     broken.lose(0, 1)
-    assert broken.mend().put_back == 8
+    assert broken.mend().rows_restored == 8
     assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
 
 
@@ -206,11 +211,11 @@ def test_rows_that_a_person_deleted_stay_deleted(broken: Broken) -> None:
         broken.desk.feed(some(start, 10))
     broken.table().delete("id = 2")
     broken.lose(0)
-    assert broken.mend().put_back == 4
+    assert broken.mend().rows_restored == 4
     assert broken.offsets("alpha")[2] == 0
     broken.table().delete("id = 12")
     done = broken.mend()
-    assert (done.put_back, done.ranges) == (0, ())
+    assert (done.rows_restored, done.ranges) == (0, ())
 
 
 def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
@@ -218,9 +223,9 @@ def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
     broken.table().bulk_insert([{"id": 99, "kind": "alpha"}])
     broken.lose(0, 1)
     done = broken.mend()
-    assert done.put_back == 2
-    assert [each.why for each in done.unread] == ["not written by a pipeline"]
-    assert broken.mend(dry_run=True).unread == done.unread
+    assert done.rows_restored == 2
+    assert [each.why for each in done.unrecoverable] == ["not written by a pipeline"]
+    assert broken.mend(dry_run=True).unrecoverable == done.unrecoverable
 
 
 def test_another_spec_is_asked_for(broken: Broken) -> None:
@@ -229,12 +234,12 @@ def test_another_spec_is_asked_for(broken: Broken) -> None:
     broken.desk.options["transform"] = [{"set": {"more": "id + 1"}}]
     broken.desk.feed(some(5, 5))
     broken.lose(0, 1)
-    (first,) = broken.mend().unread
+    (first,) = broken.mend().unrecoverable
     assert first.batch == 1
     assert "another spec" in first.why
     assert broken.offsets("alpha") == Counter([6, 8])
     broken.desk.options = before
-    assert broken.mend().put_back == 2
+    assert broken.mend().rows_restored == 2
     assert broken.offsets("alpha") == Counter([0, 2, 6, 8])
 
 
@@ -244,8 +249,8 @@ def test_what_the_broker_no_longer_holds_is_named_and_the_rest_comes_back(broken
     broken.lose(0, 1)
     broken.topic.earliest = 6
     done = broken.mend()
-    assert [(each.batch, each.ranges[0].start, each.ranges[0].until) for each in done.unread] == [(1, 0, 6)]
-    assert "has offsets 6 to 19" in done.unread[0].why
+    assert [(each.batch, each.ranges[0].start, each.ranges[0].until) for each in done.unrecoverable] == [(1, 0, 6)]
+    assert "has offsets 6 to 19" in done.unrecoverable[0].why
     assert broken.offsets("alpha") == Counter([6, 8, 10, 12, 16, 18])
 
 
@@ -254,8 +259,8 @@ def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken
     broken.lose(0)
     broken.topic.topic_id = "other"
     done = broken.mend()
-    assert (done.put_back, done.ranges) == (0, ())
-    assert "recreated" in done.unread[0].why
+    assert (done.rows_restored, done.ranges) == (0, ())
+    assert "recreated" in done.unrecoverable[0].why
 
 
 @pytest.mark.parametrize(
@@ -331,7 +336,7 @@ def test_tables_whose_lost_rows_cannot_be_told_are_refused(broken: Broken, table
         Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.write_spec())
 
 
-def test_more_rows_than_were_lost_are_not_put_back(broken: Broken) -> None:
+def test_more_rows_than_were_lost_are_not_restored(broken: Broken) -> None:
     """A file without statistics of places, and a row of the same batch that a person deleted."""
     broken.desk.feed(some(0, 10))
     broken.desk.feed(some(10, 10))
@@ -405,7 +410,7 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
     each = brought(3, spec, Range("t", 0, 10, 30), Range("t", 1, 10, 30))
     found = plan_reingest(spec, FileOrigins((held,), (each,)), FACTS)
     assert found.ranges == (Range("t", 0, 12, 20, "a"),)
-    assert (found.rows, found.unread) == (7, ())
+    assert (found.rows, found.unrecoverable) == (7, ())
 
 
 @pytest.mark.parametrize(
@@ -427,7 +432,7 @@ def test_what_cannot_be_read_again_says_why(change: dict[str, Any], facts: dict[
     each = replace(brought(3, spec, Range("t", 0, 10, 30)), **change)
     found = plan_reingest(spec, FileOrigins((file("m"),), (each,)), replace(FACTS, **facts))
     assert (found.ranges, found.files) == ((), ())
-    assert why in found.unread[0].why
+    assert why in found.unrecoverable[0].why
 
 
 def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None:
@@ -474,7 +479,7 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
         broken.mend()
     (said,) = decide(broken.desk.spec, [Decision.REFILLED_TABLE])
     assert "0 undone rows" in said, "what was put back is lost, not undone"
-    assert broken.mend().put_back == 4
+    assert broken.mend().rows_restored == 4
     assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
 
 

@@ -91,7 +91,7 @@ def test_only_the_partitions_asked_for(tmp_path: Path) -> None:
     assert table.statistics().files == 3 * (len(DAYS) + 1) - 4
     with pytest.raises(PartitionNotFound):
         table.optimize("day = 'never'")
-    with pytest.raises(UsageError, match="no column 'id'"):
+    with pytest.raises(UsageError, match="unknown column 'id'"):
         table.optimize("id = 1")
     table.optimize()
     assert table.statistics().files == len(DAYS) + 1

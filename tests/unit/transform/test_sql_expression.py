@@ -88,7 +88,7 @@ HOSTILE = [
     ("j -> 'a' ->> 'b'", "parentheses"),
     ("'a\0b'", "NUL"),
     (r"e'a\x00b'", "Null character"),
-    ("'\ud800'", "cannot be read"),
+    ("'\ud800'", "cannot parse"),
     ("(" * 3000 + "a" + ")" * 3000, "deeper"),
     ("upper(" * 200 + "a" + ")" * 200, "deeper"),
     ("- " * 4000 + "a", "deeper"),
@@ -97,7 +97,7 @@ HOSTILE = [
     ("--", "not an SQL expression"),
     ("a /*", "not an SQL expression"),
     ("'unclosed", "not an SQL expression"),
-    ("current_user", "no column 'current_user'"),
+    ("current_user", "unknown column 'current_user'"),
     ("statsu", "did you mean 'status'"),
     ("uper(a)", "did you mean 'upper'"),
 ]

@@ -21,7 +21,7 @@ from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
 from headrace.decode.json.strict import Real, integer
-from headrace.errors import UsageError
+from headrace.errors import UsageError, did_you_mean
 
 LONGEST = 8 * 1024  # bytes of an expression
 DEEPEST = 64
@@ -54,7 +54,7 @@ def check_jmespath(text: str) -> tuple[str, ...]:
     if text in KAFKA:
         return ()
     if text.startswith("kafka.") and (near := difflib.get_close_matches(text, KAFKA, n=1, cutoff=0.75)):
-        return (f"there is no '{text}'; did you mean '{near[0]}'?",)
+        return (f"unknown field '{text}'{did_you_mean(*near)}",)
     try:
         tree = parse_jmespath(text)
     except UsageError as refused:
@@ -138,12 +138,12 @@ def _findings(node: Node) -> Iterator[str]:
 
 
 def _call_findings(name: str, count: int) -> Iterator[str]:
-    known = JmespathFunctions.FUNCTION_TABLE
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-        yield f"there is no function '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
+    functions = JmespathFunctions.FUNCTION_TABLE
+    if name not in functions:
+        near = difflib.get_close_matches(name, functions, n=1, cutoff=0.7)
+        yield f"unknown function '{name}'{did_you_mean(*near)}"
         return
-    signature = known[name]["signature"]
+    signature = functions[name]["signature"]
     variadic = bool(signature and signature[-1].get("variadic"))
     if count < len(signature) or (count > len(signature) and not variadic):
         least = "at least " if variadic else ""

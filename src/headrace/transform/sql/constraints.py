@@ -123,7 +123,7 @@ def _length(item: pa.Field) -> Constraint:
     kind = item.metadata[_LENGTH].decode()
     most = re.fullmatch(r"(?:var)?char\((\d+)\)", kind)
     if most is None:
-        raise _Unknown(f"{item.name}.length", f"it lies deeper, in {kind}")
+        raise _Unknown(f"{item.name}.length", f"length limits of nested fields are not supported ({kind})")
     return Constraint(f"{item.name}.length", kind, f"c0 IS NULL OR length(c0) <= {most[1]}", ((item.name, "c0"),))
 
 
@@ -131,15 +131,15 @@ def _read(
     name: str, text: str, columns: pa.Schema, generated: Mapping[str, str], partial: bool, history: tuple[str, ...]
 ) -> Constraint:
     if partial:
-        raise _Unknown(name, "with merge.update a change does not hold the whole row")
+        raise _Unknown(name, "with merge.update, a change has only some columns of a row")
     try:
         translation = translated(text, columns, generated)
         if translation.type != pa.bool_():
-            raise Refused("a result that is neither true nor false")
+            raise Refused("a result that is not a boolean")
     except Refused as refused:
-        raise _Unknown(name, f"there is {refused.message.removesuffix(' in it').removesuffix(',')}") from None
-    if kept := sorted({*translation.columns} & {*history}):
-        raise _Unknown(name, f"it reads {kept[0]}, which only a merge has")
+        raise _Unknown(name, f"unsupported: {refused.message.removesuffix(' in it').removesuffix(',')}") from None
+    if scd2_columns := sorted({*translation.columns} & {*history}):
+        raise _Unknown(name, f"it reads {scd2_columns[0]}, which only a merge sets")
     return Constraint(
         name, text, translation.sql, tuple((column, f"c{nth}") for nth, column in enumerate(translation.columns))
     )
@@ -147,10 +147,10 @@ def _read(
 
 def _declared(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
     """A constraint as the spec has it."""
-    if wrong := check_sql(sql, columns.names):
-        raise _Unknown(name, f"table.constraints.{name}: {wrong[0]}")
-    there = {column.lower(): column for column in columns.names}
-    read = sorted({there[each.lower()] for each in columns_in(sql) if each.lower() in there})
+    if errors := check_sql(sql, columns.names):
+        raise _Unknown(name, f"table.constraints.{name}: {errors[0]}")
+    names = {column.lower(): column for column in columns.names}
+    read = sorted({names[each.lower()] for each in columns_in(sql) if each.lower() in names})
     try:
         _where(sql).output(pa.schema([columns.field(each) for each in read] or list(columns)[:1]))
     except UsageError as error:

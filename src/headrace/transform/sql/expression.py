@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.engine.duck import PLAIN_DIGITS
+from headrace.errors import did_you_mean
 from headrace.spec.units import regex_error
 from headrace.transform.sql import allow_list
 from headrace.transform.sql.parser import (
@@ -30,7 +31,7 @@ from headrace.transform.sql.parser import (
 
 DEEPEST_LAMBDA = 2
 
-ENVELOPE = ("_topic", "_partition", "_offset", "_timestamp", "_timestamp_type", "_key", "_headers")
+RECORD_NAMES = ("_topic", "_partition", "_offset", "_timestamp", "_timestamp_type", "_key", "_headers")
 
 ROW = "_row_"  # the relation that bound columns belong to
 
@@ -143,22 +144,21 @@ def _call(text: str, *arguments: Node) -> Node:
 
 
 def _unknown(tree: Node, columns: Iterable[str]) -> Iterator[str]:
-    known = {name.lower(): name for name in (*columns, *ENVELOPE)}
+    names = {name.lower(): name for name in (*columns, *RECORD_NAMES)}
     for node in references(tree):
         name = node["column_names"][0]
-        if name.lower() not in known and not is_clock(node):
-            yield f"there is no column '{name}'{_meant(name.lower(), known)}"
+        if name.lower() not in names and not is_clock(node):
+            yield f"unknown column '{name}'{_suggestion(name.lower(), names)}"
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, tuple(known), n=1, cutoff=0.75)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    return did_you_mean(*difflib.get_close_matches(name, tuple(names), n=1, cutoff=0.75))
 
 
 def _problems(tree: Node) -> Iterator[str]:
     yield from _findings(tree, 0)
     if _growth(tree) > allow_list.GROWTH:
-        yield f"its replacements could make a text more than {allow_list.GROWTH} times longer"
+        yield f"replacements can make a text more than {allow_list.GROWTH} times longer"
 
 
 def _growth(node: Node) -> int:
@@ -196,7 +196,7 @@ def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
         if lambdas == DEEPEST_LAMBDA:
             yield f"lambdas are nested deeper than {DEEPEST_LAMBDA}"
         if ROW in parameter_names(node):
-            yield f"a lambda's parameter cannot be called {ROW}"
+            yield f"the name {ROW} is reserved and not allowed as a lambda parameter"
         yield from _findings(node["expr"], lambdas + 1)
         return
     # `a -> 'b' ->> 'c'` is `a -> ('b' ->> 'c')` to DuckDB, which is never intended.
@@ -216,7 +216,7 @@ def _function_findings(node: Node) -> Iterator[str]:
             yield f"the operator {name} is not allowed"
     elif name not in allow_list.NAMES:
         why = allow_list.WHY.get(name)
-        yield f"the function {name} is not allowed" + (f": {why}" if why else _meant(name, allow_list.NAMES))
+        yield f"the function {name} is not allowed" + (f": {why}" if why else _suggestion(name, allow_list.NAMES))
     if node["filter"] or node["distinct"] or node["order_bys"]["orders"] or node["export_state"]:
         yield f"{name}: DISTINCT, FILTER and ORDER BY are not allowed"
     yield from _argument_findings(name, node)
@@ -229,7 +229,7 @@ def _argument_findings(name: str, node: Node) -> Iterator[str]:
         yield f"{name}: the length must be a number from 0 to {allow_list.WIDEST}, not an expression"
     place = allow_list.INSERTED.get(name)
     if place is not None and len(arguments) > place and arguments[place]["class"] != "CONSTANT":
-        yield f"{name}: the text to put in must be a literal, not an expression"
+        yield f"{name}: the replacement must be a literal, not an expression"
     if name.startswith("regexp_") and name != "regexp_escape" and len(arguments) > 1:
         yield from _pattern_findings(name, arguments[1])
     if name in ("list_transform", "list_apply", "list_filter"):

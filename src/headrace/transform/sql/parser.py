@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from headrace.engine import duck
-from headrace.errors import UsageError
+from headrace.errors import UsageError, first_line
 from headrace.transform.sql import allow_list
 
 LONGEST = 8 * 1024
@@ -58,7 +58,7 @@ def _serialized(statement: str) -> str:
     try:
         result = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
     except Exception as error:  # the text cannot be encoded (a lone surrogate)
-        raise Refused(f"the text cannot be read: {_first_line(error)}") from error
+        raise Refused(f"cannot parse the expression: {first_line(error)}") from error
     return str(result["tree"][0].as_py())
 
 
@@ -135,7 +135,7 @@ def _only_expression(select: Node) -> Node:
         raise Refused("the text is more than one expression")
     node: Node = select["select_list"][0]
     if node["alias"]:
-        raise Refused(f"the expression is given a name ('{node['alias']}'); the key before it is its name")
+        raise Refused(f"the alias '{node['alias']}' is not allowed; the key is the name of the column")
     return node
 
 
@@ -210,7 +210,3 @@ def references(node: Node, scope: frozenset[str] = frozenset()) -> Iterator[Node
         return
     for child in sql_children(node):
         yield from references(child, scope)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

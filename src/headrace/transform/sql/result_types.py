@@ -81,7 +81,7 @@ def _key(kind: pa.DataType, where: str) -> pa.DataType:
 def _named(kind: pa.StructType, where: str) -> pa.StructType:
     names = [item.name.lower() for item in kind]
     if not names or "" in names or len(set(names)) < len(names):
-        raise UsageError(f"{where} yields a struct whose fields have no names of their own.")
+        raise UsageError(f"{where} yields a struct with unnamed fields.")
     return kind
 
 

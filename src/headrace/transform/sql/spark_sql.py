@@ -216,7 +216,7 @@ class _Translation:
     def truths(self, nodes: Iterable[Node]) -> list[str]:
         parts = [self.part(each) for each in nodes]
         if wrong := [part.type for part in parts if part.type not in (pa.bool_(), pa.null())]:
-            raise Refused(f"a {type_name(wrong[0])} that is taken for true or false")
+            raise Refused(f"a {type_name(wrong[0])} used as a boolean")
         return [part.sql for part in parts]
 
     def operator(self, node: Node) -> _Part:
@@ -294,7 +294,7 @@ class _Translation:
         if kind not in (*_INTEGERS, pa.float64()):
             raise Refused(f"{name} with values of type {type_name(kind)} in it")
         if name == "%" and (kind not in _INTEGERS or not re.fullmatch(r"-?[1-9]\d*", parts[1].sql)):
-            raise Refused("% by something else than a whole number in it")
+            raise Refused("% by a value that is not an integer in it")
         values = [f"CAST({part.sql} AS {_sql(kind)})" for part in parts]
         return _Part(f"({name} {values[0]})" if len(values) == 1 else f"({f' {name} '.join(values)})", kind)
 
