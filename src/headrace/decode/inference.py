@@ -206,8 +206,8 @@ def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[
     """DuckDB's shapes of most values, the structures of the others, and which values these are."""
     rare = pc.match_substring_regex(values, _MISLEADING)
     shapes = duck.plan_of_query(
-        f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",  # noqa: S608 - DISTINCT or ALL
-        seen=pa.table({"v": values.filter(pc.invert(rare))}),
+        f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM texts",  # noqa: S608 - DISTINCT or ALL
+        texts=pa.table({"v": values.filter(pc.invert(rare))}),
     )
     odd = [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
     return shapes["shape"].combine_chunks(), odd, rare.to_numpy(zero_copy_only=False)
@@ -441,22 +441,22 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 def by_key(columns: Iterable[pa.Field]) -> Known:
     """Columns by key, in lower case; None if another column reads what is below the key."""
-    known: dict[str, pa.Field | None] = {}
+    by_name: dict[str, pa.Field | None] = {}
     for item in columns:
         key, *deeper = payload_field(item).keys
-        known.setdefault(item.name.lower(), None)
-        known[key.lower()] = None if deeper else item
-    return known
+        by_name.setdefault(item.name.lower(), None)
+        by_name[key.lower()] = None if deeper else item
+    return by_name
 
 
-def added(known: Known, structure: Structure) -> int:
-    """Number of columns that a structure adds to the known ones."""
+def added(columns: Known, structure: Structure) -> int:
+    """Number of columns that a structure adds to the existing ones."""
     room = ColumnBudget(2**62)
-    admitted(known, structure, room)
+    admitted(columns, structure, room)
     return 2**62 - room.left
 
 
-def admitted(known: Known, structure: Structure, room: ColumnBudget) -> Structure:
+def admitted(columns: Known, structure: Structure, room: ColumnBudget) -> Structure:
     """The part of an object's structure that fits the budget.
 
     Fields are taken by name, so that the result does not depend on their order.
@@ -464,10 +464,10 @@ def admitted(known: Known, structure: Structure, room: ColumnBudget) -> Structur
     fields: Mapping[str, Structure] = structure.get("fields", {})
     parts: dict[str, Structure] = {}
     for name in sorted(fields):
-        column = known.get(name.lower())
+        column = columns.get(name.lower())
         if column is not None:
             parts[name] = _admitted(column.type, fields[name], room)
-        elif name.lower() in known or not name_fits(name) or room.take(_columns(name, fields[name])):
+        elif name.lower() in columns or not name_fits(name) or room.take(_columns(name, fields[name])):
             parts[name] = fields[name]
     return struct({name: parts[name] for name in fields if name in parts})
 
@@ -476,35 +476,35 @@ def _columns(name: str, structure: Structure) -> int:
     return 0 if (column := _field(name, structure)) is None else width([column])
 
 
-def _admitted(known: pa.DataType, structure: Structure, room: ColumnBudget) -> Structure:
-    if pa.types.is_struct(known) and _kind(structure) == "struct":
-        return admitted(by_key(known), structure, room)
-    if pa.types.is_list(known) and _kind(structure) == "list":
-        return {"type": "list", "element": _admitted(known.value_type, structure["element"], room)}
-    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
-        return {"type": "map", "value": _admitted(known.item_type, _entry(structure), room)}
+def _admitted(kind: pa.DataType, structure: Structure, room: ColumnBudget) -> Structure:
+    if pa.types.is_struct(kind) and _kind(structure) == "struct":
+        return admitted(by_key(kind), structure, room)
+    if pa.types.is_list(kind) and _kind(structure) == "list":
+        return {"type": "list", "element": _admitted(kind.value_type, structure["element"], room)}
+    if pa.types.is_map(kind) and _kind(structure) in ("map", "struct"):
+        return {"type": "map", "value": _admitted(kind.item_type, _entry(structure), room)}
     return structure
 
 
 # ---- evolution ----
 
 
-def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
-    seen: Mapping[str, Structure] = structure.get("fields", {})
-    grown = [_grown_field(item, _at_path(item, seen)) for item in known]
+def _grown(columns: list[pa.Field], structure: Structure) -> list[pa.Field]:
+    fields: Mapping[str, Structure] = structure.get("fields", {})
+    grown = [_grown_field(item, _at_path(item, fields)) for item in columns]
     # A column with a path occupies the first key of the path.
-    taken = {name.lower() for item in known for name in (item.name, payload_field(item).keys[0])}
+    taken = {name.lower() for item in columns for name in (item.name, payload_field(item).keys[0])}
     return grown + [item for item in inferred_fields(structure) if item.name.lower() not in taken]
 
 
-def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
+def _at_path(item: pa.Field, fields: Mapping[str, Structure]) -> Structure | None:
     """The structure of a column; for a column with a path, only requests for wider types."""
     *parents, last = payload_field(item).keys
     if not parents:
-        return seen.get(last)
+        return fields.get(last)
     for key in parents:
-        seen = seen.get(key, {}).get("fields", {})
-    return inferred_widening(seen[last]) if last in seen else None
+        fields = fields.get(key, {}).get("fields", {})
+    return inferred_widening(fields[last]) if last in fields else None
 
 
 def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
@@ -516,17 +516,17 @@ def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
     return (dated_field(item) if pa.types.is_date(item.type) else item).with_type(grown)
 
 
-def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
-    if pa.types.is_struct(known) and _kind(structure) == "struct":
-        inner = _grown(list(known), structure)
-        return known if inner == list(known) else pa.struct(inner)
-    if pa.types.is_list(known) and _kind(structure) == "list":
-        element = _grown_field(known.value_field, structure["element"])
-        return known if element == known.value_field else pa.list_(element)
-    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
-        item = _grown_field(known.item_field, _entry(structure))
-        return known if item == known.item_field else pa.map_(known.key_field, item)
+def _grown_type(kind: pa.DataType, structure: Structure) -> pa.DataType:
+    if pa.types.is_struct(kind) and _kind(structure) == "struct":
+        inner = _grown(list(kind), structure)
+        return kind if inner == list(kind) else pa.struct(inner)
+    if pa.types.is_list(kind) and _kind(structure) == "list":
+        element = _grown_field(kind.value_field, structure["element"])
+        return kind if element == kind.value_field else pa.list_(element)
+    if pa.types.is_map(kind) and _kind(structure) in ("map", "struct"):
+        item = _grown_field(kind.item_field, _entry(structure))
+        return kind if item == kind.item_field else pa.map_(kind.key_field, item)
     if _kind(structure) == WIDER:
-        wide = common_type(known, parse_type(structure["to"]))
-        return wide if widens(known, wide) else known
-    return known
+        wide = common_type(kind, parse_type(structure["to"]))
+        return wide if widens(kind, wide) else kind
+    return kind

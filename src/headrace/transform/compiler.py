@@ -141,7 +141,7 @@ class _Builder:
         if query.empty:
             self._without(target, before, on_null)
             return
-        source = ColumnSource(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
+        source = ColumnSource(pa.field(root, query.field.type), None, f"j{nth}", computed=True, queried=True)
         self.known.append(pa.field(f"j{nth}", query.field.type))
         kept = on_null == "keep" and not dialect.never_null(text)
         if path or (kept and before is not None and not pa.types.is_null(before.field.type)):
@@ -157,7 +157,7 @@ class _Builder:
         if on_null == "keep" or before is None:
             return
         if path:
-            nothing = ColumnSource(pa.field(root, pa.null()), None, None, made=True)
+            nothing = ColumnSource(pa.field(root, pa.null()), None, None, computed=True)
             self._put(target, before, nothing, on_null)
         elif on_null == "drop":
             self.columns.pop(root.lower())
@@ -262,7 +262,7 @@ class _Builder:
         """The SQL column of a name: the result of a step, then the record's columns, then the payload."""
         key = name.lower()
         source = self.columns.get(key)
-        if key in RECORD_NAMES and not (source and source.made):
+        if key in RECORD_NAMES and not (source and source.computed):
             self.envelope.add(key[1:])
             return key[1:]
         if source is None:

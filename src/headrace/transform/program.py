@@ -40,7 +40,7 @@ class ColumnSource:
     field: pa.Field
     origin: str | None = None
     column: str | None = None
-    made: bool = False
+    computed: bool = False
     loose: bool = False  # reads a field that no record has yet
     copied: bool = False  # a column of the input, unchanged
     queried: bool = False  # a JMESPath result
@@ -78,7 +78,7 @@ class Program:
         return not any(CLOCK in check.sql for check in self.checks)
 
     @property
-    def made(self) -> tuple[pa.Field, ...]:
+    def computed_columns(self) -> tuple[pa.Field, ...]:
         """The computed columns of the output, by SQL name."""
         computed = (source for source in self.output if source.origin is None and source.column and not source.ready)
         return tuple(source.field.with_name(source.column) for source in computed)
@@ -95,7 +95,7 @@ class Program:
 
     def statement(self, micros: int) -> str:
         """The whole program as one statement, with a batch's clock."""
-        columns = ", ".join((EVENT.name, *(item.name for item in self.made)))
+        columns = ", ".join((EVENT.name, *(item.name for item in self.computed_columns)))
         return select_sql(columns, f"({_stacked(self.levels, micros)})")
 
     def explanation(self, check: Check, micros: int) -> str:
@@ -105,7 +105,7 @@ class Program:
 
     def failed(self) -> pa.Table:
         """The result for one record for which the whole statement fails."""
-        nulls = {item.name: pa.nulls(1, item.type) for item in self.made}
+        nulls = {item.name: pa.nulls(1, item.type) for item in self.computed_columns}
         return pa.table({EVENT.name: pa.array([len(self.checks)], EVENT.type), **nulls})
 
 

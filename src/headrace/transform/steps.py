@@ -310,16 +310,16 @@ def _text_instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
     """The instructions whose argument is text."""
     for step in steps:
         match step:
-            case SetStep(made):
-                yield from (("set", name, text) for name, text in made.items())
+            case SetStep(expressions):
+                yield from (("set", name, text) for name, text in expressions.items())
             case WhereStep(text):
                 yield ("where", "", text)
             case DropStep(names):
                 yield from (("drop", name, "") for name in names)
             case RenameStep(names):
                 yield from (("rename", old, new) for old, new in names.items())
-            case JmespathStep(made, on_null):
-                yield from ((f"query {on_null}", name, text) for name, text in made.items())
+            case JmespathStep(expressions, on_null):
+                yield from ((f"query {on_null}", name, text) for name, text in expressions.items())
 
 
 def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:

@@ -102,11 +102,11 @@ def test_vectors_answer_as_the_golden_file_says():
         known = {key: value for key, value in message.items() if key != "big"}  # which no long holds
         payload = evolve(pa.schema([]), infer(pa.array([json.dumps(known)])))
         queries, found = vectorised(texts, rows_of([message], payload))
-        for text, query, values in zip(texts, queries.made, found, strict=True):
+        for text, query, values in zip(texts, queries.compiled, found, strict=True):
             answer = ANSWERS[text][at]
             wanted = FAILS if answer == "fails" else fitted(query.read, answer["result"])
             assert plain(values[0]) == plain(wanted), text
-        assert sum(query.vector is not None for query in queries.made) > len(texts) // 2
+        assert sum(query.vector is not None for query in queries.compiled) > len(texts) // 2
 
 
 def plain(value: Any) -> Any:
@@ -202,7 +202,7 @@ def test_vectors_and_the_interpreter_give_the_same_answers(messages, texts):
     rows = rows_of(messages, PAYLOAD)
     queries, found = vectorised(texts, rows)
     assert queries._sql_results(rows, queries._sql_columns(rows), NOW) is not None or not queries._computed
-    for text, query, values in zip(texts, queries.made, found, strict=True):
+    for text, query, values in zip(texts, queries.compiled, found, strict=True):
         for message, value in zip(messages, values, strict=True):
             wanted = fitted(query.read, exactly(text, message))
             if pa.types.is_timestamp(query.field.type):

@@ -390,7 +390,7 @@ class _Fit:
         self, values: pa.Array, rows: Numbers, live: Mask, where: str, expected: str, node: PayloadNode | None = None
     ) -> pa.Array:
         expected = expected or type_name(node.type if node else pa.null())
-        what = f"{where}: expected {expected}, saw {_said(values.type)}"
+        what = f"{where}: expected {expected}, saw {_type_text(values.type)}"
         self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
         return pa.nulls(len(values), node.type if node else pa.null())
 
@@ -408,7 +408,7 @@ def _expected(kind: pa.DataType, node: PayloadNode) -> str:
     return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""
 
 
-def _said(kind: pa.DataType) -> str:
+def _type_text(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return "an object"
     return "an array" if is_list(kind) else "a map" if pa.types.is_map(kind) else str(kind)

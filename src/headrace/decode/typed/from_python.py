@@ -58,7 +58,7 @@ class ColumnBuilder:
     def _fit(self, value: Any, types: tuple[type, ...], kind: pa.DataType, row: int, where: str) -> Any:
         if value is None or type(value) in types:
             return value
-        self._refuse(row, Reason.TYPE, f"{where}: expected {type_name(kind)}, saw {_said(value)}")
+        self._refuse(row, Reason.TYPE, f"{where}: expected {type_name(kind)}, saw {_type_text(value)}")
         return None
 
     def _inside(self, value: Any, kind: pa.DataType, row: int, where: str) -> Any:
@@ -118,7 +118,7 @@ class ColumnBuilder:
             try:
                 texts.append(None if value is None else python_as_json(value))
             except (TypeError, ValueError, OverflowError):  # the last: a time beyond the year 9999
-                self._refuse(row, Reason.TYPE, f"{where}: {_said(value)} cannot be JSON")
+                self._refuse(row, Reason.TYPE, f"{where}: {_type_text(value)} cannot be JSON")
                 texts.append(None)
         return pa.array(texts, pa.string())
 
@@ -159,6 +159,6 @@ def _spoken(value: Any) -> str:
     raise TypeError
 
 
-def _said(value: Any) -> str:
+def _type_text(value: Any) -> str:
     names = {bool: "a boolean", int: "a number", float: "a number", str: "text", bytes: "bytes", Timestamp: "a time"}
     return names.get(type(value), "an array" if isinstance(value, list) else "a map")

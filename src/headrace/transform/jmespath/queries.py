@@ -71,12 +71,12 @@ class Queries:
         self._columns = dict(_columns(payload))
         self._compiler = Compiler(tuple(self._columns.values()), scope.open, frozenset(scope.skipped))
         self.asks = False  # whether an expression needs the message itself
-        self.made: list[CompiledQuery] = []
+        self.compiled: list[CompiledQuery] = []
 
     def add(self, source: str, target: pa.Field | None) -> CompiledQuery:
         """Add an expression; its result has the target's type, else the inferred one."""
         query = self._envelope(source, target) if source in dialect.KAFKA else self._expression(source, target)
-        self.made.append(query)
+        self.compiled.append(query)
         return query
 
     def _envelope(self, source: str, target: pa.Field | None) -> CompiledQuery:
@@ -115,7 +115,7 @@ class Queries:
     def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         columns = self._sql_columns(rows)
         result = self._sql_results(rows, columns, now) if self._computed else None
-        parts = [self._part(nth, query, result, envelopes, columns) for nth, query in enumerate(self.made)]
+        parts = [self._part(nth, query, result, envelopes, columns) for nth, query in enumerate(self.compiled)]
         open_ = [part for part in parts if part.unsure.any()]
         if open_:
             records = _Records(rows, self._columns, now)
@@ -173,11 +173,11 @@ class Queries:
     @property
     def _computed(self) -> list[SqlVector]:
         """The vectors that are more than a column."""
-        return [query.vector for query in self.made if query.vector and not query.copied]
+        return [query.vector for query in self.compiled if query.vector and not query.copied]
 
     def _statement(self) -> str:
         items = []
-        for nth, query in enumerate(self.made):
+        for nth, query in enumerate(self.compiled):
             if query.vector and not query.copied:
                 sure = " AND ".join(dict.fromkeys(query.vector.sure)) or "true"
                 items += [f"{query.vector.sql} AS v{nth}", f"{sure} AS s{nth}"]
@@ -211,7 +211,7 @@ class _Part:
     """The values of one expression: the certain ones, and results of the interpreter for the others."""
 
     query: CompiledQuery
-    made: pa.Array
+    certain: pa.Array
     unsure: Mask
     natural: pa.Array | None = None  # values of the record's columns
     values: list[Any] = field(default_factory=list)
@@ -232,14 +232,14 @@ class _Part:
     def complete(self) -> tuple[pa.Array, Failures]:
         """All values, and the reasons of failures."""
         if self.query.empty or not self.values:
-            return self.made, self.failures
-        settled = pa.array(self.values, self.query.field.type)
-        if len(settled) == len(self.made):
-            return settled, self.failures
-        if pa.types.is_nested(settled.type):  # Arrow cannot replace nested values by a mask
-            order = np.where(self.unsure, len(self.made) + np.cumsum(self.unsure) - 1, np.arange(len(self.made)))
-            return pa.concat_arrays([self.made, settled]).take(pa.array(order)), self.failures
-        return pc.replace_with_mask(self.made, pa.array(self.unsure), settled), self.failures
+            return self.certain, self.failures
+        interpreted = pa.array(self.values, self.query.field.type)
+        if len(interpreted) == len(self.certain):
+            return interpreted, self.failures
+        if pa.types.is_nested(interpreted.type):  # Arrow cannot replace nested values by a mask
+            order = np.where(self.unsure, len(self.certain) + np.cumsum(self.unsure) - 1, np.arange(len(self.certain)))
+            return pa.concat_arrays([self.certain, interpreted]).take(pa.array(order)), self.failures
+        return pc.replace_with_mask(self.certain, pa.array(self.unsure), interpreted), self.failures
 
 
 class _Records:
