@@ -102,7 +102,7 @@ def test_people_read_the_account_on_stderr(
         main()
     out, err = capsys.readouterr()
     assert (ended.value.code or 0, out) == (0, "")
-    assert "shop: 1 batches; read 30 = routed " in err
+    assert "shop: 1 batch; read 30 = routed " in err
     assert "dead letters, malformed: " in err
 
 
