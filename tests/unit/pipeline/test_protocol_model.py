@@ -191,7 +191,7 @@ class Play:
         store, newest = self.world.store("lake").child(table), self.version(table) - 1
         if self.world.past or any(commit.operation == "RESTORE" for commit, _ in commits(store)):
             return
-        # An instance that rests may be about to create the table. Were version 0 gone by then, it would write it once more,
+        # An instance that rests may be about to create the table. Were version 0 gone by then, it would write it again,
         # below the checkpoint that readers start from: out of scope, for it has slept for the whole log retention.
         oldest = 0 if all(actor.ended for actor in self.everyone) else 1
         for path in (f"lake/{table}/{log.version_path(version)}" for version in range(oldest, newest)):
