@@ -125,7 +125,7 @@ def test_check_online_foresees_what_the_newest_schema_does(
     assert said(columns=[{"name": "cost", "type": "int"}], **wide) == [
         (
             "warning",
-            f"{newest} requires wider columns in {place}; otherwise its records become dead letters: "
+            f"{newest} requires wider columns in {place}; otherwise its records are dead letters: "
             "cost: expected integer, saw double",
         ),
     ]

@@ -36,7 +36,7 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         run.clock.now += 2 * 3600
         run.pipeline.maintain(at_end=True)
         ordered = _done(run)[-1]
-        assert (ordered["operation"], ordered["reason"]) == ("z_order", "cold and not in order: 1 files in 1 partition")
+        assert (ordered["operation"], ordered["reason"]) == ("z_order", "idle and unordered: 1 files in 1 partition")
         run.clock.now += 3600
         run.pipeline.maintain(at_end=True)
         assert len(_done(run)) == 2, "what is in order stays as it is"
@@ -77,7 +77,7 @@ def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any
         (clustered,) = _done(run)
         assert (clustered["operation"], clustered["reason"]) == (
             "cluster",
-            "cold and not in order: 2 files in 1 partition",
+            "idle and unordered: 2 files in 1 partition",
         )
         run.pipeline.maintain(at_end=True)
         assert len(_done(run)) == 1, "what is clustered stays as it is"
