@@ -68,6 +68,7 @@ class Play:
         self.world, self.driver = World(), driver
         self.slots: dict[int, Actor] = {}
         self.everyone: list[Actor] = []
+        self.drivers: dict[Actor, Driver] = {}
         self.calm = False  # the broker keeps what may have to be read again
         watch(self.world)
 
@@ -75,6 +76,7 @@ class Play:
         """A new instance, with nothing but what the store holds."""
         driver = self.driver(self.world)
         actor = Actor(self.world, getattr(driver, life))
+        self.drivers[actor] = driver
         self.everyone.append(actor)
         return actor
 
@@ -191,12 +193,20 @@ class Play:
         store, newest = self.world.store("lake").child(table), self.version(table) - 1
         if self.world.past or any(commit.operation == "RESTORE" for commit, _ in commits(store)):
             return
-        # An instance that rests may be about to create the table. Were version 0 gone by then, it would write it again,
-        # below the checkpoint that readers start from: out of scope, for it has slept for the whole log retention.
-        oldest = 0 if all(actor.ended for actor in self.everyone) else 1
-        for path in (f"lake/{table}/{log.version_path(version)}" for version in range(oldest, newest)):
+        if self.is_being_created(table):
+            return
+        for path in (f"lake/{table}/{log.version_path(version)}" for version in range(newest)):
             if path in self.world.objects:
                 self.world.archive[path] = self.world.objects.pop(path)
+
+    def is_being_created(self, table: str) -> bool:
+        """Whether an instance that rests has seen no table and may write version 0.
+
+        It would also write it into a log whose version 0 was cleaned up, below the checkpoint that readers start from.
+        That is out of scope: it would have slept for the whole log retention.
+        """
+        resting = [driver for actor, driver in self.drivers.items() if not actor.ended]
+        return any(table in driver.tails and driver.tails[table].state is None for driver in resting)
 
     def append(self, table: str) -> None:
         """Somebody else makes the table, or appends to it."""
