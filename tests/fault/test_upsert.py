@@ -136,7 +136,7 @@ def test_a_table_that_was_appended_to_is_not_merged_into(shop: Shop) -> None:
     shop.run()
     shop.options = options
     shop.send_values(list(written())[3:5])
-    with pytest.raises(TableFeature, match="merged"):
+    with pytest.raises(TableFeature, match="merges rows"):
         shop.run()
 
 
