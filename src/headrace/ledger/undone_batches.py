@@ -26,65 +26,67 @@ class UndoneRows:
 
 
 def undone_rows(
-    store: Store, newest: int, oldest: int, mark: str, digest: str, rows_from: Callable[[int], Sequence[Row]]
+    store: Store, newest: int, oldest: int, txn: str, digest: str, rows_from: Callable[[int], Sequence[Row]]
 ) -> UndoneRows:
-    """What the RESTOREs from version `oldest` to `newest` undid; TableRestored when this spec did not write it.
+    """Rows that the RESTOREs from version `oldest` to `newest` undid; TableRestored if another spec wrote them.
 
-    Another spec may route a record elsewhere: it would then be in neither table, or in both.
+    Another spec may route a record to another table: it would then be in neither table, or in both.
     """
-    rows, booked = _undone(store, newest, oldest, mark, rows_from)
+    rows, ledger_rows = _undone(store, newest, oldest, txn, rows_from)
     for batch in rows:
-        if batch not in booked:
+        if batch not in ledger_rows:
             raise TableRestored(
                 f"{store.uri}: the ledger no longer has the offsets of the undone batch {batch}.", hint=f"{KEEP}."
             )
-        if booked[batch]["spec"] != digest:
+        if ledger_rows[batch]["spec"] != digest:
             raise TableRestored(
                 f"{store.uri}: the undone batch {batch} was written with another spec "
-                f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
+                f"(digest {ledger_rows[batch]['spec'][:12]}; this one has {digest[:12]}).",
                 hint=f"{KEEP}, or run the refill with that spec.",
             )
-    return UndoneRows(sum(rows.values()), _ranges_of(rows, booked, digest))
+    return UndoneRows(sum(rows.values()), _ranges_of(rows, ledger_rows, digest))
 
 
 def _undone(
-    store: Store, newest: int, oldest: int, mark: str, rows_from: Callable[[int], Sequence[Row]]
+    store: Store, newest: int, oldest: int, txn: str, rows_from: Callable[[int], Sequence[Row]]
 ) -> tuple[dict[int, int], dict[int, Row]]:
-    """The table's rows by undone batch, and the ledger's rows from the first of them on.
+    """Rows of the table by undone batch, and the rows of the ledger from the first of these batches on.
 
-    A refill among them repeats earlier batches: it is not counted, but what it had brought back is owed again. What a
-    reingest had put back is lost again, with the files that had held it first, and can be asked for again.
+    An undone refill is not counted itself: the batches that it had repeated are undone again. Rows that a reingest had
+    restored are missing again; `table repair --reingest` restores them.
     """
     refills: set[int] = set()
     while True:
-        parts = [part for part in undone(store, newest, oldest, mark, refills) if not part.account.get("reingested")]
+        parts = [part for part in undone(store, newest, oldest, txn, refills) if not part.account.get("reingested")]
         first = min((part.batch for part in parts), default=0)
-        booked = {row["batch"]: row for row in rows_from(first)} if parts else {}
-        known = {part.batch for part in parts if part.batch in booked and _is_refill(booked[part.batch])}
-        if known <= refills:
+        ledger_rows = {row["batch"]: row for row in rows_from(first)} if parts else {}
+        refill_batches = {part.batch for part in parts if _kind(ledger_rows, part.batch) == IntentKind.REFILL}
+        if refill_batches <= refills:
             counts = Counter[int]()
             for part in parts:
-                if part.batch not in booked or booked[part.batch]["kind"] != IntentKind.REINGEST:
+                if _kind(ledger_rows, part.batch) != IntentKind.REINGEST:
                     counts[part.batch] += part.rows
             # A commit that only sets an expired txn again repeats its batch without rows. If nothing else of the batch
             # is undone, its rows are still in the table and must not be read again.
-            return {batch: rows for batch, rows in counts.items() if rows and batch not in refills}, booked
-        refills |= known
+            return {batch: rows for batch, rows in counts.items() if rows and batch not in refills}, ledger_rows
+        refills |= refill_batches
 
 
-def _is_refill(row: Row) -> bool:
-    return bool(row["kind"] == IntentKind.REFILL)
+def _kind(ledger_rows: Mapping[int, Row], batch: int) -> str | None:
+    return ledger_rows[batch]["kind"] if batch in ledger_rows else None
 
 
-def _ranges_of(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) -> tuple[Range, ...]:
-    """The ranges of these batches, joined where they meet; batches between them that this spec wrote too, and that
-    gave the table nothing, are read along."""
+def _ranges_of(batches: Mapping[int, int], ledger_rows: Mapping[int, Row], digest: str) -> tuple[Range, ...]:
+    """Ranges of these batches, joined if adjacent.
+
+    Batches of the same spec between them are included, even if they have no rows of this table: one range is read then.
+    """
     pieces: list[dict[tuple[str, int], Range]] = []
     joined = False
     for number in range(min(batches, default=0), max(batches, default=-1) + 1):
-        row = booked.get(number)
+        row = ledger_rows.get(number)
         if row is not None and not row["ranges"]:
-            continue  # a decision or a refill moves nothing that was read
+            continue  # a decision or a refill, which read no new offsets
         ranges = _ranges(row) if row is not None and row["spec"] == digest else {}
         joined = joined and bool(ranges) and _all_meet(pieces[-1], ranges)
         if not joined and number not in batches:

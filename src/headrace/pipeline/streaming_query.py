@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _GRACE = 25.0  # seconds for a running batch after a request to stop, which takes at most 30
 _TICK = 0.2
-_BURIAL = 1.0
+_EXIT_WAIT = 1.0
 
 
 class StreamingBatches:
@@ -177,7 +177,7 @@ class StreamingBatches:
 
     def _jvm_is_gone(self) -> bool:
         """Whether the JVM has ended; its connections close shortly before the process does."""
-        deadline = time.monotonic() + _BURIAL
+        deadline = time.monotonic() + _EXIT_WAIT
         while session.alive(self._spark) and time.monotonic() < deadline:
             time.sleep(0.02)
         return not session.alive(self._spark)

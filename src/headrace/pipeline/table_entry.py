@@ -122,7 +122,7 @@ class TableOpener:
     def _of_its_kind(
         self, tail: TableWriter, store: Store, known: KnownTable | None, apart: bool, merges: bool
     ) -> TableWriter:
-        """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
+        """Writer of a table: the kind that it was first written with, which never changes (`apart`: Spark)."""
         why_not = append_blocker(tail.state) if tail.state is not None else None
         asked = apart and not why_not
         if asked:

@@ -577,7 +577,13 @@ class TakesAHalfBatchForWhole(Driver):
 
 def an_undone_refill_is_a_batch_like_any_other(patch):
     """Broken: a RESTORE that undoes a refill is taken to undo its own rows only."""
-    patch.setattr(undone_batches, "_is_refill", lambda row: False)
+    kind_of = undone_batches._kind
+
+    def kind_but_refill(rows, batch):
+        kind = kind_of(rows, batch)
+        return None if kind == IntentKind.REFILL else kind
+
+    patch.setattr(undone_batches, "_kind", kind_but_refill)
 
 
 def what_was_undone_is_what_came_last(patch):

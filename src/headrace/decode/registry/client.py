@@ -1,4 +1,4 @@
-"""Schema registry client: Confluent's REST API, with bounded responses; schemas are cached for good."""
+"""Schema registry client: Confluent's REST API, with bounded responses; schemas are cached without expiry."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Registered:
 
 
 class Registry:
-    """One registry; an id never changes its schema, so responses are cached for good."""
+    """One registry; an id never changes its schema, so cached responses do not expire."""
 
     def __init__(
         self, spec: RegistrySpec, folder: Path | None = None, clock: Callable[[], float] = time.monotonic
