@@ -195,7 +195,7 @@ def test_a_misfit_in_one_element_is_a_letter_of_the_record(format: tuple[dict[st
     applied = exploding(decode, existing).apply(envelopes([encode(each) for each in values]))
     assert {row["order_id"] for row in rows(applied)} == {1, 3}
     assert letters(applied) == [(3, "decode", "overflow")]
-    assert re.match(r"items\[1?\]\.qty: ", applied.letters["detail"].to_pylist()[0])
+    assert re.match(r"items\[1?\]\.qty: ", applied.dead_letters["detail"].to_pylist()[0])
 
 
 @pytest.mark.parametrize("answer", ["reject", "ignore", "evolve"])
@@ -219,7 +219,7 @@ def test_a_branch_of_elements_beside_the_records_themselves(format: tuple[dict[s
     applied = plan_of(decode=decode, branches=[child]).apply(envelopes([*(encode(each) for each in ORDERS), b"\xff"]))
     assert [row["id"] for row in rows(applied)] == [1, 0, 3]
     assert [row["id"] for row in rows(applied, "tags/")] == [1, 3, 3, 3]
-    assert {(row["offset"], row["table"]) for row in applied.letters.to_pylist()} == {
+    assert {(row["offset"], row["table"]) for row in applied.dead_letters.to_pylist()} == {
         (3, "/lake/web"),
         (3, "/lake/tags"),
     }
@@ -386,7 +386,7 @@ def test_a_column_that_may_not_be_null_makes_a_letter_that_names_the_element(for
     applied = plan.apply(envelopes([encode(order(1, ("a", 1), ("b", 1000))), encode(order(2, ("c", 3)))]))
     assert [row["sku"] for row in rows(applied)] == ["c"]
     assert letters(applied) == [(0, "decode", "overflow")]
-    assert applied.letters["detail"].to_pylist()[0].startswith("items[1].qty: ")
+    assert applied.dead_letters["detail"].to_pylist()[0].startswith("items[1].qty: ")
 
 
 def test_rows_are_those_of_each_element_as_a_record_of_its_own(

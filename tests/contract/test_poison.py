@@ -69,7 +69,7 @@ def test_poison_costs_only_itself_wherever_it_stands(name: str, kind: str):
             kept = np.delete(np.arange(count), list(placed))
             assert _goods(applied, alone, kept).equals(alone.take(pa.array(kept))), str(placed)[:500]
         again = plan.apply(given)
-        assert again.letters == applied.letters
+        assert again.dead_letters == applied.dead_letters
         assert repr(again.tables) == repr(applied.tables)  # a number that is none equals nothing, not even itself
 
 
@@ -128,7 +128,7 @@ def records(goods: list[bytes], placed: Placed) -> pa.Table:
 def held(applied: BatchResult, placed: Placed) -> None:
     """The poison is what its table says: letters with its bytes, or rows."""
     adds_up(applied)
-    letters = {letter["offset"]: letter for letter in applied.letters.to_pylist()}
+    letters = {letter["offset"]: letter for letter in applied.dead_letters.to_pylist()}
     rows = {row["_source"]["offset"]: row for row in _rows(applied).to_pylist()} if applied.tables else {}
     told = {at: (letter["reason"], letter["detail"]) for at, letter in letters.items()}
     expected = [at for at, entry in placed.items() if entry.reason is not None]
@@ -167,4 +167,4 @@ def test_letters_are_few_words_however_many_ways_there_are_to_fail():
     values = [b'{"id":"%d%b"}' % (at, b"x" * 2_000) for at in range(2_000)]
     applied = planned(json.CASES["json"], Entry(None, None)).apply(envelopes_of(values))
     assert applied.counts.reasons == {"type": 2_000}
-    assert max(len(each) for each in applied.letters["detail"].to_pylist()) <= 512
+    assert max(len(each) for each in applied.dead_letters["detail"].to_pylist()) <= 512

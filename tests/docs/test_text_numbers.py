@@ -32,7 +32,7 @@ def test_numbers_sent_as_text(tmp_path: Path):
         {"id": 4, "amount": Decimal("1.00"), "quantity": 7, "weight": None},
         {"id": 6, "amount": None, "quantity": None, "weight": None},
     ]
-    dead = {row["offset"] + 1: (row["step"], row["reason"]) for row in found.letters.to_pylist()}
+    dead = {row["offset"] + 1: (row["step"], row["reason"]) for row in found.dead_letters.to_pylist()}
     assert dead == {2: ("transform", "transform"), 3: ("stage", "overflow"), 5: ("transform", "transform")}
 
 

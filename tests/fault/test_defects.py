@@ -123,7 +123,7 @@ def _read(shop: Shop) -> int:
 def test_07_dead_letters_are_neither_lost_nor_repeated(story: Story) -> None:
     """Their table did not have the batch at the death; after the restart each letter is there once, byte for byte."""
     found = story.audits[-1]
-    assert found.letters == sum(row["dead"] for row in found.batches) > sum(row["dead"] for row in story.booked)
+    assert found.dead_letters == sum(row["dead"] for row in found.batches) > sum(row["dead"] for row in story.booked)
 
 
 def test_08_null_is_no_text(shop: Shop) -> None:
@@ -142,7 +142,7 @@ def test_08_null_is_no_text(shop: Shop) -> None:
     assert set(lake.tables()) == {"alpha"}
     rows = sorted(lake.rows(f"{shop.lake}/alpha"), key=lambda row: row["_source"]["offset"])
     assert [row["text"] for row in rows] == [None, "null", None, "None"]
-    assert [row["value"] for row in sorted(lake.letters(), key=lambda row: row["offset"])] == sent[4:]
+    assert [row["value"] for row in sorted(lake.dead_letters(), key=lambda row: row["offset"])] == sent[4:]
 
 
 def test_09_a_request_to_stop_finishes_the_batch_under_way(shop: Shop) -> None:

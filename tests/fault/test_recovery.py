@@ -186,7 +186,7 @@ def test_dead_letters_are_made_though_tables_may_not_be(shop: Shop) -> None:
     shop.send_values([b'{"id": 10, "kind": "alpha"}', b"broken"])
     shop.die(Point.BEFORE_DEAD_LETTERS)
     assert shop.run().recovered == 1
-    assert shop.audit().letters == 1
+    assert shop.audit().dead_letters == 1
 
 
 # ---- tables that were restored ----

@@ -63,7 +63,7 @@ def test_several_specs_run_side_by_side_and_each_ends_with_its_account(
     for each, (topic, spec) in zip((first, second), specs, strict=True):
         assert each["read"] == 60 == each["routed"] + each["dead"] + each["filtered"] + each["skipped"]
         found = audit(kafka.bootstrap, [topic], spec)
-        assert (found.letters, found.filtered) == (each["dead"], each["filtered"])
+        assert (found.dead_letters, found.filtered) == (each["dead"], each["filtered"])
     assert {event["event"] for event in told} <= {"batch", "columns", "progress", "setup", "summary"}
 
 

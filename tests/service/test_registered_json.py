@@ -84,7 +84,7 @@ def test_each_type_has_its_table_with_the_columns_of_its_schema(registry: Regist
     assert orders.schema.field("price").type == pa.float64()
     assert orders.schema.field("lines").type.value_type.field("of").type == pa.string()  # a schema without end is text
     assert clicks.drop_columns(["_source"]).to_pylist() == [{"at": "now", "x": 1}]
-    letters = found.letters.to_pylist()
+    letters = found.dead_letters.to_pylist()
     assert [
         (row["offset"], row["reason"], row["schema_id"]) for row in sorted(letters, key=lambda row: row["offset"])
     ] == [
@@ -115,7 +115,7 @@ def decoding(format: str, payload: pa.Schema, options: dict[str, Any]) -> Decode
 def test_a_schema_of_another_kind_is_no_json(registry: RegistryServer, applied: Callable[..., Any]):
     avro = registry.register("avro-value", '{"type":"record","name":"R","fields":[]}', "AVRO")
     found = applied("fixed", "one", framed(avro, {"id": 1}))
-    assert found.letters["reason"].to_pylist() == ["unknown_schema"]
+    assert found.dead_letters["reason"].to_pylist() == ["unknown_schema"]
 
 
 def test_a_type_is_refused_where_values_tell_none():

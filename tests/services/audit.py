@@ -38,7 +38,7 @@ class Audit:
 
     records: int = 0
     rows: dict[str, int] = field(default_factory=dict)  # by route
-    letters: int = 0
+    dead_letters: int = 0
     filtered: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)  # the ledger's rows
     orphans: int = 0  # data files that no commit names
@@ -130,7 +130,7 @@ class Lake:
             return []
         return DeltaTable(uri, storage_options=self.options or None).to_pyarrow_table().to_pylist()
 
-    def letters(self) -> list[dict[str, Any]]:
+    def dead_letters(self) -> list[dict[str, Any]]:
         """The dead letters."""
         return self.rows(self.spec.dead_letters_uri)
 
@@ -168,7 +168,7 @@ def _places(found: Audit, lake: Lake, due: Mapping[Place, Seen], judge: Callable
 
 def _letters(found: Audit, lake: Lake, due: Mapping[Place, Seen], verdicts: Mapping[Place, Verdict]) -> None:
     letters: dict[Place, Any] = {}
-    for row in lake.letters():
+    for row in lake.dead_letters():
         at = (row["topic"], row["partition"], row["offset"])
         _once(found, letters, at, DEAD)
         letters[at] = row
@@ -176,7 +176,7 @@ def _letters(found: Audit, lake: Lake, due: Mapping[Place, Seen], verdicts: Mapp
         if at in due and (row["key"], row["value"], headers) != (due[at].key, due[at].value, due[at].headers):
             found.problems.append(f"changed: the letter of {at} has other bytes")
     _same(found, DEAD, {at: {} for at in letters}, verdicts)
-    found.letters = len(letters)
+    found.dead_letters = len(letters)
 
 
 def _once(found: Audit, there: Mapping[Place, Any], at: Place, name: str) -> None:
@@ -236,7 +236,7 @@ def _account(found: Audit, due: Iterable[Seen]) -> None:
     there = {
         "read": found.records,
         "routed": sum(found.rows.values()),
-        "dead": found.letters,
+        "dead": found.dead_letters,
         "filtered": found.filtered,
     }
     if counted != there:

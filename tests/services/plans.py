@@ -59,11 +59,11 @@ def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> 
 
 
 def shaped(plan: Plan, *routes: str, **options: Any) -> Plan:
-    """The same plan as a task has it: with shapes given, learning nothing."""
-    shapes: dict[RouteId, RouteSchema | None] = {}
+    """The same plan as a task has it: with schemas given, learning nothing."""
+    schemas: dict[RouteId, RouteSchema | None] = {}
     for route_id in map(RouteId.parse, routes or ("",)):
-        shapes[route_id] = plan.branches[route_id.branch].shape_of(route_id.route, **options)
-    return Plan(plan.spec, shapes, now=lambda: MOMENT)
+        schemas[route_id] = plan.branches[route_id.branch].route_schema(route_id.route, **options)
+    return Plan(plan.spec, schemas, now=lambda: MOMENT)
 
 
 def rows(applied: BatchResult, route: str = "") -> list[dict[str, Any]]:
@@ -75,13 +75,13 @@ def rows(applied: BatchResult, route: str = "") -> list[dict[str, Any]]:
 
 def letters(applied: BatchResult) -> list[tuple[int, str, str]]:
     """Offset, step and reason of each dead letter, by offset."""
-    found = applied.letters.to_pylist()
+    found = applied.dead_letters.to_pylist()
     return sorted((each["offset"], each["step"], each["reason"]) for each in found)
 
 
 def adds_up(applied: BatchResult) -> Counts:
     """The account, after a look whether it is one."""
-    counts, letters = applied.counts, applied.letters
+    counts, letters = applied.counts, applied.dead_letters
     assert counts.read == counts.routed + counts.dead + counts.filtered + counts.skipped
     assert {name: len(table) for name, table in applied.tables.items()} == {
         name: len(of) for name, of in applied.origins.items()

@@ -66,7 +66,7 @@ def _print_json(result: Preview) -> None:
     for uri, rows in result.tables.items():
         for row in rows.to_pylist():
             emit({"event": "row", "table": uri, "row": readable_value(row)})
-    for dead_letter in result.letters.to_pylist():
+    for dead_letter in result.dead_letters.to_pylist():
         emit({"event": "dead_letter", **{key: readable_value(value) for key, value in dead_letter.items()}})
     emit({"event": "summary", "pipeline": result.pipeline, **result.counts.records()})
 
@@ -78,7 +78,7 @@ def _print(result: Preview) -> None:
         say(f"{uri} · {plural(len(rows), 'row')}", "bold")
         for row in rows.to_pylist():
             _print_row(row)
-    dead_letters = result.letters.to_pylist()
+    dead_letters = result.dead_letters.to_pylist()
     if dead_letters:
         say(plural(len(dead_letters), "dead letter"), "bold")
     several = len({row["table"] for row in dead_letters}) > 1

@@ -165,7 +165,7 @@ def _detection(sample: Sample) -> str:
     if sample.preview is None:
         return "assumed: no record has a value" if sample.records else "assumed: there are no records yet"
     counts = sample.preview.counts
-    reasons = ", ".join(sorted(set(sample.preview.letters["reason"].to_pylist())))
+    reasons = ", ".join(sorted(set(sample.preview.dead_letters["reason"].to_pylist())))
     dead = f"; {counts.dead:,} would be dead letters ({reasons})" if counts.dead else ""
     return f"detected: {counts.routed:,} of {counts.read:,} records become rows{dead}"
 

@@ -108,7 +108,7 @@ class _PageEvaluation:
 
     def _reject(self) -> pa.Table:
         """Collect the reasons of records that are rejected again; returns the dead letters that are new."""
-        rejects, new = self.result.letters, []
+        rejects, new = self.result.dead_letters, []
         rows = zip(*(rejects.column(name).to_pylist() for name in ("table", "reason", "detail")), strict=True)
         for nth, (position, (table, reason, detail)) in enumerate(zip(self.result.dead.tolist(), rows, strict=True)):
             target = self.target_of[position]

@@ -35,7 +35,7 @@ def wait(pipeline: Pipeline) -> None:
 
 def _minimums(pipeline: Pipeline) -> Iterator[Infer]:
     """The minimums of branches whose columns are neither declared nor known."""
-    known = {route_id.branch for route_id, shape in pipeline.tables.schemas.items() if shape is not None}
+    known = {route_id.branch for route_id, schema in pipeline.tables.schemas.items() if schema is not None}
     for name, branch in pipeline.spec.branch_specs().items():
         if not branch.table.declared and name not in known:
             yield branch.table.infer

@@ -31,7 +31,7 @@ class Preview:
 
     pipeline: str
     tables: Mapping[str, pa.Table]
-    letters: pa.Table
+    dead_letters: pa.Table
     counts: Counts
     notes: tuple[str, ...]
     inferred: tuple[InferredColumns, ...] = ()
@@ -55,21 +55,21 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
             notes.append(note)
     plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
     applied = plan.apply(envelopes)
-    unknown = unknown_everywhere(applied.unknown.items(), plan.branches, plan.shapes)
+    unknown = unknown_everywhere(applied.unknown.items(), plan.branches, plan.schemas)
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
     tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
-    return Preview(spec.pipeline, tables, applied.letters, applied.counts, tuple(notes), shown, tuple(unknown))
+    return Preview(spec.pipeline, tables, applied.dead_letters, applied.counts, tuple(notes), shown, tuple(unknown))
 
 
 def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[InferredColumns]:
     """Columns that tables get from the records."""
     for branch in plan.branches.values():
-        for route, shape in branch.shapes.items():
+        for route, schema in branch.schemas.items():
             if route != EVERY:
                 table = existing.get(branch.route_id(route))
                 names = {*(table.names if table else ()), *(column.name for column in branch.rules(route).columns)}
-                columns = inferred_columns(names, shape, branch.learned(route), branch.transform)
+                columns = inferred_columns(names, schema, branch.learned(route), branch.transform)
                 yield from [columns] if columns else []
 
 

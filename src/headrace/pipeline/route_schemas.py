@@ -105,7 +105,7 @@ class RouteSchemas:
 
     def _is_declared(self, route_id: RouteId) -> bool:
         entry = self._tables.by_route.get(route_id)
-        declared = self._tables.branches[route_id.branch].shape_of(route_id.route)
+        declared = self._tables.branches[route_id.branch].route_schema(route_id.route)
         return entry is not None and entry.writer.commits_directly and self.by_route[route_id] == declared
 
     def _schema(self, entry: OpenTable) -> RouteSchema:
@@ -145,7 +145,7 @@ class RouteSchemas:
         inferred, route_id = self._shared.get(name), RouteId(name, EVERY)
         if columns or inferred is not None or rules.columns:
             existing = pa.schema(list(columns.values())) if columns else None
-            schema = branch.shape_of(EVERY, existing=existing, learned=inferred)
+            schema = branch.route_schema(EVERY, existing=existing, learned=inferred)
             self.by_route[route_id] = branch.bounded(schema, self._added[route_id])
 
     def _evolve(self, entry: OpenTable, batch: int) -> None:

@@ -30,7 +30,7 @@ from headrace.stage.layout import FileLayout
 from headrace.stage.stager import Stager
 from headrace.storage.store import Profile, Store
 
-MANY = 8  # shapes
+MANY = 8  # routes
 GATHERED_ROWS = 250_000
 GATHERED_BYTES = 128 * 1024 * 1024
 MANIFEST = pa.schema([pa.field("manifest", pa.string())])
@@ -44,9 +44,9 @@ class TaskInput:
     """Input of a task; the same for every batch until a route schema changes."""
 
     spec: Spec
-    shapes: Mapping[RouteId, RouteSchema | None]
+    schemas: Mapping[RouteId, RouteSchema | None]
     layouts: Mapping[RouteId, FileLayout]  # where each route's files go
-    letters: FileLayout
+    dead_letters: FileLayout
     profile: Profile = field(repr=False)
     unchecked: frozenset[str] = frozenset()  # branches whose column names are to be checked against records
 
@@ -62,9 +62,11 @@ def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
     return max(1, *map(ceil, worth))
 
 
-def run_task(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_task(
+    serialized: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """The body of `mapInArrow`."""
-    manifest = _manifest(order, batch, now, batches)
+    manifest = _manifest(serialized, batch, now, batches)
     yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
 
 
@@ -75,14 +77,14 @@ def raise_task_error(manifests: Iterable[Manifest]) -> None:
             raise error_from_dict(manifest.error)
 
 
-def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
-    given, plan, stores = _compiled(order)
+def _manifest(serialized: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    task_input, plan, stores = _compiled(serialized)
     plan.now = lambda: now
-    limits = given.spec.limits
+    limits = task_input.spec.limits
     name = f"{batch:08d}-{_task_number():05d}"
     stager = Stager(stores, name, open_writers=limits.open_writers, partition_values=limits.partition_values)
     try:
-        return _stage_all(given, plan, stager, batches)
+        return _stage_all(task_input, plan, stager, batches)
     except HeadraceError as error:
         stager.abandon()
         return Manifest(error=error.to_dict())
@@ -91,12 +93,12 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
         raise
 
 
-def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
+def _stage_all(task_input: TaskInput, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
     counts, discovered, assumed = Counts(), dict[RouteId, Structure](), set[RouteId]()
     unknown = dict[RouteId, frozenset[UnknownName]]()
-    layouts = dict(order.layouts)
+    layouts = dict(task_input.layouts)
     records = map(restore_null_headers, batches)
-    for applied in (part for each in gathered(records, len(order.shapes)) for part in plan.parts(each)):
+    for applied in (part for each in gathered(records, len(task_input.schemas)) for part in plan.parts(each)):
         layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
         assumed |= applied.assumed
         for name, structure in applied.discovered.items():
@@ -108,8 +110,8 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
             continue  # the driver runs the batch again with the new schemas: from here on, only discover
         for name, rows in applied.tables.items():
             stager.add(layouts[name], rows)
-        if len(applied.letters):
-            stager.add(order.letters, applied.letters)
+        if len(applied.dead_letters):
+            stager.add(task_input.dead_letters, applied.dead_letters)
         faults.reach(faults.Point.DURING_STAGING)
     if discovered:
         stager.abandon()
@@ -119,15 +121,15 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
 
 def _layout(plan: Plan, route_id: RouteId) -> FileLayout:
     """File layout of a new table that the spec declares completely."""
-    shape = plan.shapes[route_id]
-    assert shape is not None  # noqa: S101
+    schema = plan.schemas[route_id]
+    assert schema is not None  # noqa: S101
     rules = plan.spec.table_for(route_id)
-    return FileLayout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
+    return FileLayout(schema.uri, schema.table, schema.partition_by, rules.compression, rules.target_file_size)
 
 
-def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
+def gathered(batches: Iterable[pa.RecordBatch], routes: int) -> Iterator[pa.Table]:
     """Batches, combined where there are many routes: decoding a few records of a route costs nearly as much as many."""
-    most = GATHERED_ROWS if shapes > MANY else 1
+    most = GATHERED_ROWS if routes > MANY else 1
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         waiting.append(batch)
@@ -140,18 +142,22 @@ def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Tabl
 
 
 @lru_cache(maxsize=4)
-def _compiled(order: bytes) -> tuple[TaskInput, Plan, Any]:
+def _compiled(serialized: bytes) -> tuple[TaskInput, Plan, Any]:
     """The compiled plan, cached in the worker between batches."""
     keep_freed_memory()
-    given: TaskInput = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
+    task_input: TaskInput = pickle.loads(serialized)  # noqa: S301 (our own bytes, from our own driver)
     stores: dict[str, Store] = {}
 
     def store_for(uri: str) -> Store:
         if uri not in stores:
-            stores[uri] = Store(uri, given.profile)
+            stores[uri] = Store(uri, task_input.profile)
         return stores[uri]
 
-    return given, Plan(given.spec, given.shapes, assumes=True, unchecked=given.unchecked), store_for
+    return (
+        task_input,
+        Plan(task_input.spec, task_input.schemas, assumes=True, unchecked=task_input.unchecked),
+        store_for,
+    )
 
 
 def _task_number() -> int:

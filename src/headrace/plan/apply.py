@@ -91,12 +91,12 @@ class BranchRun:
 
     def _group_key(self, name: str) -> Hashable:
         """Key that routes decoded together have in common; new, rejected or merged routes are decoded alone."""
-        shape = self.branch.shapes.get(name)
+        schema = self.branch.schemas.get(name)
         rules = self.branch.rules(name)
-        if shape is None or shape.floors or self.branch.many or rules.contract.widens or rules.merges:
+        if schema is None or schema.floors or self.branch.many or rules.contract.widens or rules.merges:
             return name
-        payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
-        return payload, targets, shape.absent, self.branch.new_field(name, shape), shape.room
+        payload, targets = (each.serialize().to_pybytes() for each in (schema.payload, schema.targets))
+        return payload, targets, schema.absent, self.branch.new_field(name, schema), schema.room
 
     # ---- several routes at once ----
 
@@ -104,34 +104,34 @@ class BranchRun:
         """Decode and transform several routes together; False if new fields must be attributed to a route."""
         names, owner = list(parts), np.repeat(np.arange(len(parts)), [len(positions) for positions in parts.values()])
         records = records.take(pa.concat_arrays(parts.values()))  # ordered by route: each route is a slice
-        shape = self._shape(names[0])
+        schema = self._schema(names[0])
         decoded = self.reading.together(
-            self._group_key(names[0]), shape, self.branch.new_field(names[0], shape), records
+            self._group_key(names[0]), schema, self.branch.new_field(names[0], schema), records
         )
         if decoded.unknown or decoded.ignored:
             return False
         self._reject_each(records, decoded.rejects, "decode", names, owner)
         if not self.builder.discovered:
             index = decoded.index.to_numpy()
-            self._transform_each(shape, decoded.rows, take(records, index), names, owner[index])
+            self._transform_each(schema, decoded.rows, take(records, index), names, owner[index])
         return True
 
     def _transform_each(
-        self, shape: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
+        self, schema: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
         self._check_names(names, rows)
-        transformed = self._stepped(shape, rows, records)
+        transformed = self._stepped(schema, rows, records)
         self._reject_each(records, transformed.rejects, "transform", names, owner)
         records, owner = take(records, transformed.index), owner[transformed.index.to_numpy()]
         if self._fit_alike(names):
-            self._fit_each(self._shape(names[0]), transformed.rows, records, names, owner)
+            self._fit_each(self._schema(names[0]), transformed.rows, records, names, owner)
             return
         for number, span in spans(owner):
-            self._fit(names[number], self._shape(names[number]), transformed.rows.slice(*span), records.slice(*span))
+            self._fit(names[number], self._schema(names[number]), transformed.rows.slice(*span), records.slice(*span))
 
     def _fit_alike(self, names: list[str]) -> bool:
         """Whether the tables of the routes have the same columns, and no expectations."""
-        first, *others = (self._shape(name) for name in names)
+        first, *others = (self._schema(name) for name in names)
         expected = (first.table, first.partition_by, first.derived, first.constraints)
         same = all(
             (route_schema.table, route_schema.partition_by, route_schema.derived, route_schema.constraints) == expected
@@ -140,9 +140,9 @@ class BranchRun:
         return same and not any(self.branch.rules(name).expectations for name in names)
 
     def _fit_each(
-        self, shape: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
+        self, schema: RouteSchema, rows: pa.Table, records: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
-        table, keep, rejects = fit(rows, records, shape)
+        table, keep, rejects = fit(rows, records, schema)
         self._reject_each(records, rejects, "stage", names, owner)
         records, owner = take(records, keep), owner if keep is None else owner[keep.to_numpy()]
         for number, span in spans(owner):
@@ -153,40 +153,40 @@ class BranchRun:
             at = slice(start, start + count)
             route_rejects = Rejects(rejects.index[at], rejects.reason[at], rejects.detail[at])
             rules = self.branch.rules(names[number]) if step != "transform" else None
-            self._reject(records, route_rejects, step, self._shape(names[number]).uri, rules)
+            self._reject(records, route_rejects, step, self._schema(names[number]).uri, rules)
 
-    def _shape(self, name: str) -> RouteSchema:
-        shape = self.branch.shapes[name]
-        assert shape is not None  # noqa: S101
-        return shape
+    def _schema(self, name: str) -> RouteSchema:
+        schema = self.branch.schemas[name]
+        assert schema is not None  # noqa: S101
+        return schema
 
     # ---- one route ----
 
     def _one_route(self, name: str, records: pa.Table) -> None:
-        if name not in self.branch.shapes:
+        if name not in self.branch.schemas:
             self._report_new(name, self.reading.infer(name, records) or {}, records)
             return
-        shape = self.branch.shapes[name]
-        if shape is None:
+        schema = self.branch.schemas[name]
+        if schema is None:
             self._reject_table(records, name)
             return
-        records = self._skip_present(records, shape)
-        if self._meets_elements(name, shape, records):
+        records = self._skip_present(records, schema)
+        if self._meets_elements(name, schema, records):
             return
-        decoded = self._delete_by_key(name, shape, records, self.reading.read(name, shape, records))
+        decoded = self._delete_by_key(name, schema, records, self.reading.read(name, schema, records))
         unknown = decoded.unknown
-        if wider := self.reading.wider(name, shape, records, decoded.rejects):
+        if wider := self.reading.wider(name, schema, records, decoded.rejects):
             unknown = merge_structures(unknown or {}, wider)
         if unknown:
             self._report_new(name, unknown, records)
-        self.builder.ignore(shape.uri, decoded.ignored)
-        self._reject(records, decoded.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
+        self.builder.ignore(schema.uri, decoded.ignored)
+        self._reject(records, decoded.rejects, "decode", self._uri(name, schema), self.branch.rules(name))
         if self.branch.explode is not None and len(decoded.rejects) < len(records):
             self._check_names([name], records)  # a missing array produces no rows, but must be reported
         if not self.builder.discovered:
-            self._transform(name, shape, decoded.rows, self._of_rows(records, decoded.index))
+            self._transform(name, schema, decoded.rows, self._of_rows(records, decoded.index))
 
-    def _delete_by_key(self, name: str, shape: RouteSchema, records: pa.Table, decoded: Decoded) -> Decoded:
+    def _delete_by_key(self, name: str, schema: RouteSchema, records: pa.Table, decoded: Decoded) -> Decoded:
         """Delete by record key for tombstones, if the table is merged and `tombstone` is not set.
 
         Not for SCD2: a tombstone has no sequence value.
@@ -198,15 +198,15 @@ class BranchRun:
             return decoded
         nulls = [at for at, reason, _ in decoded.rejects if reason is Reason.TOMBSTONE]
         tombstones = records.take(nulls)
-        table, index, rejects = deletes_by_key(tombstones, shape, merge, decode.options)
-        self._reject(tombstones, rejects, "decode", shape.uri)
+        table, index, rejects = deletes_by_key(tombstones, schema, merge, decode.options)
+        self._reject(tombstones, rejects, "decode", schema.uri)
         self.builder.add(self.branch.route_id(name), table, tombstones.take(index))
         return replace(decoded, rejects=decoded.rejects.without(Reason.TOMBSTONE))
 
-    def _meets_elements(self, name: str, shape: RouteSchema, records: pa.Table) -> bool:
+    def _meets_elements(self, name: str, schema: RouteSchema, records: pa.Table) -> bool:
         """Whether records are the first to show the element type of the exploded array."""
         explode = self.branch.explode
-        if explode is None or explode.column in shape.payload.names or not shape.room:
+        if explode is None or explode.column in schema.payload.names or not schema.room:
             return False
         inferred = self.reading.infer(name, records)
         if inferred is None or explode.column not in inferred["fields"]:
@@ -214,9 +214,9 @@ class BranchRun:
         self._report_new(name, inferred, records)
         return True
 
-    def _uri(self, name: str, shape: RouteSchema) -> str | None:
+    def _uri(self, name: str, schema: RouteSchema) -> str | None:
         """Table of a record; an SQL route selects it after the transform."""
-        return self.branch.unrouted if name == EVERY else shape.uri
+        return self.branch.unrouted if name == EVERY else schema.uri
 
     def _of_rows(self, records: pa.Table, index: pa.Int64Array) -> pa.Table:
         """Record of each row; rows of the same record share it."""
@@ -235,9 +235,11 @@ class BranchRun:
         """
         prediction = BranchRun(self.branch, records, self.builder.blank())
         with suppress(HeadraceError):  # a real error is raised again when the batch is applied
-            shape = predict_schema(self.branch.shapes.get(EVERY), structure, self.branch.transform, self.branch.explode)
-            decoded = prediction.reading.decode_predicted(shape, records)
-            prediction._transform(EVERY, shape, decoded.rows, prediction._of_rows(records, decoded.index))
+            schema = predict_schema(
+                self.branch.schemas.get(EVERY), structure, self.branch.transform, self.branch.explode
+            )
+            decoded = prediction.reading.decode_predicted(schema, records)
+            prediction._transform(EVERY, schema, decoded.rows, prediction._of_rows(records, decoded.index))
         for name in prediction.builder.discovered:
             self.builder.discovered.setdefault(name, {})
 
@@ -252,13 +254,13 @@ class BranchRun:
         rejects = Rejects(positions, reasons, [detail] * len(positions))
         self._reject(records, rejects, "route", self.branch.uri(name))
 
-    def _skip_present(self, records: pa.Table, shape: RouteSchema) -> pa.Table:
+    def _skip_present(self, records: pa.Table, schema: RouteSchema) -> pa.Table:
         """Remove records that the table already has, according to its txn."""
-        if not shape.floors:
+        if not schema.floors:
             return records
         present = np.zeros(len(records), bool)
         topics, partitions = records.column("topic"), records.column("partition")
-        for (topic, partition), last_offset in shape.floors.items():
+        for (topic, partition), last_offset in schema.floors.items():
             same = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
             until = pc.less_equal(records.column("offset"), last_offset)
             present |= pc.and_(same, until).to_numpy()
@@ -270,25 +272,25 @@ class BranchRun:
     def _check_names(self, names: Iterable[str], rows: pa.Table) -> None:
         """Report names in the spec that rows of these routes do not have."""
         for name in names if self.branch.checks_names and len(rows) else ():
-            unknown = unknown_names(self.branch, name, self._shape(name), self.records)
+            unknown = unknown_names(self.branch, name, self._schema(name), self.records)
             earlier = self.builder.unknown.get(self.branch.route_id(name))
             self.builder.unknown[self.branch.route_id(name)] = unknown if earlier is None else unknown & earlier
 
-    def _transform(self, name: str, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
-        if shape is self.branch.shapes.get(name):
+    def _transform(self, name: str, schema: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
+        if schema is self.branch.schemas.get(name):
             self._check_names([name], rows)
-        transformed = self._stepped(shape, rows, records)
-        rejected = self._reject(records, transformed.rejects, "transform", self._uri(name, shape))
+        transformed = self._stepped(schema, rows, records)
+        rejected = self._reject(records, transformed.rejects, "transform", self._uri(name, schema))
         rows, records = self._whole(transformed.rows, take(records, transformed.index), rejected)
         if name != EVERY:
-            self._fit(name, shape, rows, records)
+            self._fit(name, schema, rows, records)
             return
         for target, part, part_records in self._by_sql(rows, records):
             self._into(target, part, part_records)
 
-    def _stepped(self, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> Transformed:
-        inputs = append_null_columns(rows, (*shape.absent, ROW), len(records))
-        transformed = self.branch.transform.apply(inputs, records, self.builder.now, shape.targets)
+    def _stepped(self, schema: RouteSchema, rows: pa.Table, records: pa.Table) -> Transformed:
+        inputs = append_null_columns(rows, (*schema.absent, ROW), len(records))
+        transformed = self.branch.transform.apply(inputs, records, self.builder.now, schema.targets)
         self.record_outcomes.are_filtered(records, transformed.filtered.to_numpy())
         check_rows(transformed.rows, outcomes.record_numbers(records))
         return transformed
@@ -310,29 +312,29 @@ class BranchRun:
         return [(name, *self._whole(take(rows, at), take(records, at), rejected)) for name, at in parts]
 
     def _into(self, name: str, rows: pa.Table, records: pa.Table) -> None:
-        if name not in self.branch.shapes:
+        if name not in self.branch.schemas:
             self.builder.discovered.setdefault(self.branch.route_id(name), {})
             return
-        shape = self.branch.shapes[name]
-        if shape is None:
+        schema = self.branch.schemas[name]
+        if schema is None:
             self._reject_table(records, name)
             return
         self._check_names([name], rows)
-        self._fit(name, shape, rows, records)
+        self._fit(name, schema, rows, records)
 
     # ---- rows and dead letters ----
 
-    def _fit(self, name: str, shape: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
+    def _fit(self, name: str, schema: RouteSchema, rows: pa.Table, records: pa.Table) -> None:
         rules = self.branch.rules(name)
         if rules.expectations:
-            rows, records = self._expect(shape.uri, rules, rows, records)
+            rows, records = self._expect(schema.uri, rules, rows, records)
         if rules.merges is None:
-            table, keep, rejects = fit(rows, records, shape)
+            table, keep, rejects = fit(rows, records, schema)
             kept_records = take(records, keep)
         else:
-            table, index, rejects = fit_changes(rows, records, shape, rules.merges, self.builder.now)
+            table, index, rejects = fit_changes(rows, records, schema, rules.merges, self.builder.now)
             kept_records = records.take(index)
-        rejected = self._reject(records, rejects, "stage", shape.uri, rules)
+        rejected = self._reject(records, rejects, "stage", schema.uri, rules)
         table, records = self._whole(table, kept_records, rejected)
         self.builder.add(self.branch.route_id(name), table, records)
 

@@ -32,7 +32,7 @@ class BatchResult:
     """Result of a batch."""
 
     tables: Mapping[RouteId, pa.Table]  # rows by route, in the columns of their table
-    letters: pa.Table  # in the columns of the dead-letter table
+    dead_letters: pa.Table  # in the columns of the dead-letter table
     counts: Counts
     discovered: Mapping[RouteId, Structure] = field(default_factory=dict)  # new fields by route
     assumed: frozenset[RouteId] = frozenset()  # routes with the declared schema, not yet confirmed
@@ -56,7 +56,7 @@ def _joined(first: BatchResult, second: BatchResult) -> BatchResult:
     origins = {name: of + offset for name, of in second.origins.items()}
     return BatchResult(
         _united(first.tables, second.tables, lambda *both: pa.concat_tables(both)),
-        pa.concat_tables([first.letters, second.letters]),
+        pa.concat_tables([first.dead_letters, second.dead_letters]),
         first.counts + second.counts,
         _united(first.discovered, second.discovered, merge_structures),
         first.assumed | second.assumed,

@@ -30,7 +30,7 @@ class CompiledBranch:
         self,
         name: str,
         spec: Spec,
-        shapes: Mapping[str, RouteSchema | None] | None = None,
+        schemas: Mapping[str, RouteSchema | None] | None = None,
         existing: Mapping[str, pa.Schema] | None = None,
         assumes: bool = False,
         checks_names: bool = False,
@@ -50,8 +50,8 @@ class CompiledBranch:
         self.transform = Transform(transform_steps(spec), self.limits.repeated_bytes)
         self.routing = spec.routing()
         self.many = spec.decode.options.many or spec.explode is not None  # whether a record can have several rows
-        self.lends = self.transform.lends()
-        self.shapes: dict[str, RouteSchema | None] = dict(shapes or {})
+        self.copied_columns = self.transform.copied_columns()
+        self.schemas: dict[str, RouteSchema | None] = dict(schemas or {})
         self.apart: set[Hashable] = set()  # groups of routes that cannot be decoded together
         self.strange: dict[
             str, set[exploding.FieldPath]
@@ -80,24 +80,24 @@ class CompiledBranch:
         """Table path of a route."""
         return self.spec.uri_of(RouteId("", "" if route == EVERY else route))
 
-    def new_field(self, route: str, shape: RouteSchema) -> NewField:
+    def new_field(self, route: str, schema: RouteSchema) -> NewField:
         """Action for new fields; `evolve` for a table without columns."""
-        return self.rules(route).contract.new_field if knows_fields(shape.payload, self.explode) else "evolve"
+        return self.rules(route).contract.new_field if knows_fields(schema.payload, self.explode) else "evolve"
 
-    def shape_of(self, route: str, **known: Any) -> RouteSchema:
+    def route_schema(self, route: str, **known: Any) -> RouteSchema:
         """Schema of a route from the spec, the table and inferred columns."""
         return self.bounded(route_schema_of(self.uri(route), self.rules(route), self.transform, self.explode, **known))
 
-    def bounded(self, shape: RouteSchema, added: int = 0) -> RouteSchema:
+    def bounded(self, schema: RouteSchema, added: int = 0) -> RouteSchema:
         """Schema with the number of columns that the batch can still add."""
-        return replace(shape, room=self._room_beside(shape.table, added))
+        return replace(schema, room=self._room_beside(schema.table, added))
 
     def _room_beside(self, columns: Iterable[pa.Field], added: int = 0) -> int:
         limits = self.spec.limits
         return max(0, min(limits.new_columns - added, limits.columns - width(columns)))
 
     def admitted(
-        self, route: str, shape: RouteSchema | None, existing: pa.Schema | None, structure: Structure
+        self, route: str, schema: RouteSchema | None, existing: pa.Schema | None, structure: Structure
     ) -> tuple[Structure, int]:
         """New fields that become columns, and their number; the maximum if some fields exceed the limits.
 
@@ -105,12 +105,12 @@ class CompiledBranch:
         """
         if not structure:
             return structure, 0
-        if shape is None:
+        if schema is None:
             with disagreement(self.uri(route), existing is not None):
                 payload = payload_of(self.rules(route), self.transform, existing, None, self.explode)
             room = ColumnBudget(self._room_beside(existing or ()))
         else:
-            payload, room = shape.payload, ColumnBudget(shape.room)
+            payload, room = schema.payload, ColumnBudget(schema.room)
         columns = payload if self.explode is None else exploding.countable_payload(self.explode, payload)
         before = room.left
         part = admitted(by_key(columns), structure, room)
@@ -119,39 +119,39 @@ class CompiledBranch:
     def begin(self) -> None:
         """Start a batch: reset the number of added columns."""
         for route in self._added:
-            if (shape := self.shapes.get(route)) is not None:
-                self.shapes[route] = self.bounded(shape)
+            if (schema := self.schemas.get(route)) is not None:
+                self.schemas[route] = self.bounded(schema)
         self._added.clear()
 
     def assume(self, route: str) -> None:
         """Assume that the table of a new route does not exist, if the spec declares its columns."""
-        if not self._assumes or route in self.shapes or len(self.shapes) >= self.spec.limits.tables:
+        if not self._assumes or route in self.schemas or len(self.schemas) >= self.spec.limits.tables:
             return
         rules = self.rules(route)
         if rules.columns and rules.create != "never" and not rules.by_spark:
-            self.shapes[route] = self.shape_of(route)
+            self.schemas[route] = self.route_schema(route)
             self.assumed.add(route)
 
     def decoder(
-        self, name: Hashable, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None
+        self, name: Hashable, payload: pa.Schema, new_field: NewField, schema: RouteSchema | None = None
     ) -> Decoder:
         """Cached decoder of a route or group of routes."""
-        key = (name, self._room(shape))
+        key = (name, self._room(schema))
         if key not in self._decoders:
-            self._decoders[key] = self.fresh_decoder(payload, new_field, shape)
+            self._decoders[key] = self.fresh_decoder(payload, new_field, schema)
         return self._decoders[key]
 
-    def fresh_decoder(self, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None) -> Decoder:
+    def fresh_decoder(self, payload: pa.Schema, new_field: NewField, schema: RouteSchema | None = None) -> Decoder:
         """New decoder for a payload."""
         options = self.spec.decode.options
-        limits = replace(self.limits, new_columns=self._room(shape))
+        limits = replace(self.limits, new_columns=self._room(schema))
         return decoder(self.spec.format, payload, new_field=new_field, limits=limits, options=options)
 
-    def _room(self, shape: RouteSchema | None) -> int:
+    def _room(self, schema: RouteSchema | None) -> int:
         """Maximum new columns per record; unlimited for exploded records, whose fields are mostly not columns."""
         if self.explode is not None:
             return 2**31
-        return self._room_beside(()) if shape is None else shape.room
+        return self._room_beside(()) if schema is None else schema.room
 
     def learned(self, route: str) -> Structure:
         """Inferred schema of a route."""
@@ -160,13 +160,13 @@ class CompiledBranch:
     def learn(self, discovered: Mapping[str, Structure]) -> None:
         """Merge inferred schemas; tables of an SQL route share their columns."""
         for route, inferred in discovered.items():
-            structure, columns = self.admitted(route, self.shapes.get(route), self._existing.get(route), inferred)
+            structure, columns = self.admitted(route, self.schemas.get(route), self._existing.get(route), inferred)
             self._added[route] += columns
             earlier = self._learned.get(route)
             self._learned[route] = merge_structures(earlier, structure) if earlier else structure
         for route in self._learned if EVERY in self._learned else discovered:
             learned = self._learned.get(EVERY, self._learned[route])
-            shape = self.shape_of(route, existing=self._existing.get(route), learned=learned)
-            self.shapes[route] = self.bounded(shape, self._added[route])
+            schema = self.route_schema(route, existing=self._existing.get(route), learned=learned)
+            self.schemas[route] = self.bounded(schema, self._added[route])
             for key in [key for key in self._decoders if key[0] == route]:
                 del self._decoders[key]

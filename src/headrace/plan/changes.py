@@ -26,46 +26,46 @@ from headrace.transform.steps import Transform, WhereStep
 Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
-def fit_changes(rows: pa.Table, records: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
+def fit_changes(rows: pa.Table, records: pa.Table, schema: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
     """Changes in the columns of staged files, their positions, and rejects.
 
     A record that changes the key of a row becomes two changes: a delete of the old key and a put of the new one.
     """
-    schema = staged_schema(shape.table, merge.keys)
-    ops, rejects = _operations(rows, records, shape, merge, now)
-    loose = replace(shape, table=pa.schema(list(schema)[1:]), constraints=())
+    file_schema = staged_schema(schema.table, merge.keys)
+    ops, rejects = _operations(rows, records, schema, merge, now)
+    loose = replace(schema, table=pa.schema(list(file_schema)[1:]), constraints=())
     table, keep, misfits = fit(rows, records, loose)
     at = np.arange(len(records)) if keep is None else keep.to_numpy()
-    rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, shape, merge))
-    rejects = rejects.and_then(_broken(table, records, at, ops, rejects, shape))
+    rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, schema, merge))
+    rejects = rejects.and_then(_broken(table, records, at, ops, rejects, schema))
     good = ~np.isin(at, rejects.index)
     table, at = table.filter(pa.array(good)), at[good]
     changes = _with_change(table, records.take(pa.array(at)), ops[at], np.arange(len(at)))
-    moves, moved_from = _moved(rows, records, changes, at, shape, merge)
+    moves, moved_from = _moved(rows, records, changes, at, schema, merge)
     if len(moves):
         changes, at = pa.concat_tables([changes, moves]), np.concatenate([at, moved_from])
     return changes, pa.array(at, pa.int64()), rejects
 
 
 def deletes_by_key(
-    records: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
+    records: pa.Table, schema: RouteSchema, merge: MergeSpec, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
     """Deletes by record key; records whose key cannot be decoded are rejected."""
-    schema = staged_schema(shape.table, merge.keys)
-    keys, index, rejects = keys_of_rows(records["key"], shape, merge, how)
-    return _only_keys(keys, records.take(index), schema, np.arange(len(index))), index, rejects
+    file_schema = staged_schema(schema.table, merge.keys)
+    keys, index, rejects = keys_of_rows(records["key"], schema, merge, how)
+    return _only_keys(keys, records.take(index), file_schema, np.arange(len(index))), index, rejects
 
 
 # ---- operations ----
 
 
 def _operations(
-    rows: pa.Table, records: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime
+    rows: pa.Table, records: pa.Table, schema: RouteSchema, merge: MergeSpec, now: datetime
 ) -> tuple[np.ndarray, Rejects]:
     ops, rejects = np.full(len(records), PUT, object), Rejects()
     for text, op in ((merge.deletes, DELETE), (merge.truncates, TRUNCATE)):
         if text is not None:
-            at, failed = _holding(text, rows, records, now, shape)
+            at, failed = _holding(text, rows, records, now, schema)
             ops[at] = op
             rejects = rejects.and_then(failed)
     return ops, rejects.and_then(_truncates(ops)) if merge.scd2 else rejects
@@ -80,7 +80,7 @@ def _truncates(ops: np.ndarray) -> Rejects:
 
 
 def _holding(
-    text: str, rows: pa.Table, records: pa.Table, now: datetime, shape: RouteSchema
+    text: str, rows: pa.Table, records: pa.Table, now: datetime, schema: RouteSchema
 ) -> tuple[np.ndarray, Rejects]:
     """Rows for which a predicate is true, and rejects where it fails; missing columns are NULL."""
     check = _compiled(text)
@@ -93,7 +93,7 @@ def _holding(
     try:
         result = check.apply(columns, records, now)
     except UsageError as error:
-        raise columns_disagree(f"{shape.uri}, merge", error) from None
+        raise columns_disagree(f"{schema.uri}, merge", error) from None
     return result.index.to_numpy(), result.rejects
 
 
@@ -105,7 +105,7 @@ def _compiled(text: str) -> Transform:
 # ---- checks ----
 
 
-def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema, merge: MergeSpec) -> Rejects:
+def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, schema: RouteSchema, merge: MergeSpec) -> Rejects:
     """Reject NULL keys and sequence values, and NULLs in required columns of puts."""
     rejects, ops = Rejects(), ops[at]
     keyed, puts = ops != TRUNCATE, ops == PUT
@@ -114,7 +114,7 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema,
     if merge.sequence_by is not None:
         at_fault = keyed & _nulls(table, merge.sequence_by)
         rejects.add_all(at[at_fault], Reason.MISSING, f"{merge.sequence_by}: sequence column is NULL")
-    for item in shape.table:
+    for item in schema.table:
         if not item.nullable:
             rejects.add_all(
                 at[puts & _nulls(table, item.name)], Reason.MISSING, f"{item.name}: required value is missing"
@@ -123,13 +123,13 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema,
 
 
 def _broken(
-    table: pa.Table, records: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: RouteSchema
+    table: pa.Table, records: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, schema: RouteSchema
 ) -> Rejects:
     """Puts that violate a constraint of the table."""
-    if not shape.constraints:
+    if not schema.constraints:
         return Rejects()
     puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
-    return broken(table.take(pa.array(puts)), records.take(pa.array(at[puts])), shape, at[puts])
+    return broken(table.take(pa.array(puts)), records.take(pa.array(at[puts])), schema, at[puts])
 
 
 def _nulls(table: pa.Table, name: str) -> np.ndarray:
@@ -159,18 +159,18 @@ def _silent(item: pa.Field, records: pa.Table) -> pa.Array:
 
 
 def _moved(
-    rows: pa.Table, records: pa.Table, changes: pa.Table, at: np.ndarray, shape: RouteSchema, merge: MergeSpec
+    rows: pa.Table, records: pa.Table, changes: pa.Table, at: np.ndarray, schema: RouteSchema, merge: MergeSpec
 ) -> tuple[pa.Table, np.ndarray]:
     """Deletes of old keys, for change events that changed the key of a row."""
     none = changes.slice(0, 0), np.array([], np.int64)
-    if "_before" not in merge.aside or "_before" not in rows.column_names or not shape.origins:
+    if "_before" not in merge.aside or "_before" not in rows.column_names or not schema.origins:
         return none
     before = rows["_before"].take(pa.array(at)).combine_chunks()
     puts = pc.equal(pc.struct_field(changes[CHANGE.name], "op"), PUT).combine_chunks()
     moved = np.flatnonzero(pc.and_(puts, before.is_valid()).to_numpy(zero_copy_only=False))
     if not len(moved):
         return none
-    old, index = keys_before(before.take(pa.array(moved)), shape, merge)
+    old, index = keys_before(before.take(pa.array(moved)), schema, merge)
     moved = moved[index.to_numpy()]
     new = changes.select(list(merge.keys)).take(pa.array(moved))
     changed = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])

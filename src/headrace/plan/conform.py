@@ -22,21 +22,21 @@ from headrace.transform.sql.column_defaults import default_value
 from headrace.transform.sql.constraints import violations
 
 
-def fit(rows: pa.Table, records: pa.Table, shape: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+def fit(rows: pa.Table, records: pa.Table, schema: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Rows in the schema of the table, their positions (None: all), and rejects."""
     columns: list[pa.ChunkedArray | pa.Array] = []
     rejects = Rejects([], [], [])
-    derived = {by.column: by for by in shape.derived}
-    for item in shape.table:
+    derived = {by.column: by for by in schema.derived}
+    for item in schema.table:
         if item.name in derived:
-            column = derive(derived[item.name], _origin(rows, records, shape, derived[item.name]))
+            column = derive(derived[item.name], _origin(rows, records, schema, derived[item.name]))
         else:
             column = _column(rows, records, item, rejects)
         columns.append(column)
         _check_nulls(column, item, rejects)
-        if item.name in shape.partition_by:
+        if item.name in schema.partition_by:
             _check_partition(column, item, rejects)
-    _check_path(dict(zip(shape.table.names, columns, strict=True)), shape, rejects)
+    _check_path(dict(zip(schema.table.names, columns, strict=True)), schema, rejects)
     if not columns:
         rejects.add_all(range(len(records)), Reason.MISSING, "no columns known yet")
     keep = None
@@ -44,25 +44,25 @@ def fit(rows: pa.Table, records: pa.Table, shape: RouteSchema) -> tuple[pa.Table
         rejects = rejects.firsts().in_order()  # one dead letter per record: the first error in column order
         keep = _kept(len(records), rejects.index)
         columns = [column.take(keep) for column in columns]
-    fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
-    table = pa.Table.from_arrays(fitted, schema=shape.table)
-    return _constrained(table, records, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
+    fitted = [_as(column, item) for column, item in zip(columns, schema.table, strict=True)]
+    table = pa.Table.from_arrays(fitted, schema=schema.table)
+    return _constrained(table, records, schema, keep, rejects) if schema.constraints else (table, keep, rejects)
 
 
-def broken(table: pa.Table, records: pa.Table, shape: RouteSchema, at: np.ndarray) -> Rejects:
+def broken(table: pa.Table, records: pa.Table, schema: RouteSchema, at: np.ndarray) -> Rejects:
     """Rejects of rows that violate a constraint of the table; `at` has their positions."""
     rejects = Rejects([], [], [])
-    for detail, rows in violations(shape.constraints, table, records):
+    for detail, rows in violations(schema.constraints, table, records):
         rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
     return rejects.firsts().in_order()
 
 
 def _constrained(
-    table: pa.Table, records: pa.Table, shape: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
+    table: pa.Table, records: pa.Table, schema: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
 ) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Remove rows that violate a constraint of the table."""
     at = np.arange(len(table)) if keep is None else keep.to_numpy()
-    violating = broken(table, records if keep is None else records.take(keep), shape, at)
+    violating = broken(table, records if keep is None else records.take(keep), schema, at)
     if not violating.index:
         return table, keep, rejects
     good = ~np.isin(at, violating.index)
@@ -84,11 +84,11 @@ def _column(rows: pa.Table, records: pa.Table, item: pa.Field, rejects: Rejects)
     return _converted(column, item, rejects)
 
 
-def _origin(rows: pa.Table, records: pa.Table, shape: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
+def _origin(rows: pa.Table, records: pa.Table, schema: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
     """Source column of a derived partition column; its own rejects are reported elsewhere."""
-    if by.origin == RECORD_TIME and by.origin not in shape.table.names:
+    if by.origin == RECORD_TIME and by.origin not in schema.table.names:
         return records["timestamp"]
-    return _column(rows, records, shape.table.field(by.origin), Rejects([], [], []))
+    return _column(rows, records, schema.table.field(by.origin), Rejects([], [], []))
 
 
 def source_of(records: pa.Table) -> pa.StructArray:
@@ -171,11 +171,11 @@ def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects
     rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers cannot represent this partition value")
 
 
-def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: RouteSchema, rejects: Rejects) -> None:
-    beyond = beyond_store(columns, shape.partition_by, shape.uri) if shape.partition_by else None
+def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], schema: RouteSchema, rejects: Rejects) -> None:
+    beyond = beyond_store(columns, schema.partition_by, schema.uri) if schema.partition_by else None
     if beyond is not None:
         at = pc.indices_nonzero(beyond).to_numpy()
-        names = ", ".join(shape.partition_by)
+        names = ", ".join(schema.partition_by)
         rejects.add_all(at, Reason.BAD_PARTITION, f"{names}: partition path is too long for the storage")
 
 

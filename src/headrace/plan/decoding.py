@@ -32,17 +32,17 @@ class BranchDecoding:
     def __init__(self, branch: CompiledBranch, builder: ResultBuilder) -> None:
         self.branch, self.builder, self.shared = branch, builder, builder.shared
 
-    def read(self, route: str, shape: RouteSchema, records: pa.Table) -> Decoded:
+    def read(self, route: str, schema: RouteSchema, records: pa.Table) -> Decoded:
         """Decode the records of a route."""
-        new_field = self.branch.new_field(route, shape)
+        new_field = self.branch.new_field(route, schema)
         if self.branch.explode is None:
-            return self._light(self.together(route, shape, new_field, records), records)
-        decoded = self._settled(self._listed(self.branch.explode, route, shape, new_field, records), records)
+            return self._light(self.together(route, schema, new_field, records), records)
+        decoded = self._settled(self._listed(self.branch.explode, route, schema, new_field, records), records)
         return self._exploded(self.branch.explode, decoded, records)
 
-    def together(self, key: Hashable, shape: RouteSchema, new_field: NewField, records: pa.Table) -> Decoded:
+    def together(self, key: Hashable, schema: RouteSchema, new_field: NewField, records: pa.Table) -> Decoded:
         """Decode records with the same payload, of one or several routes."""
-        return self._settled(self._decoded(key, shape.payload, new_field, records, shape), records)
+        return self._settled(self._decoded(key, schema.payload, new_field, records, schema), records)
 
     def infer(self, route: str, records: pa.Table) -> Structure | None:
         """Infer the schema of records."""
@@ -52,7 +52,7 @@ class BranchDecoding:
         fresh = self.branch.fresh_decoder(pa.schema([]), "evolve")
         return exploding.show_elements(self.branch.explode, fresh.decode(values_of(records)).unknown)
 
-    def wider(self, route: str, shape: RouteSchema, records: pa.Table, rejects: Rejects) -> Structure | None:
+    def wider(self, route: str, schema: RouteSchema, records: pa.Table, rejects: Rejects) -> Structure | None:
         """Wider types that rejected values require; partition columns are not widened."""
         misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
         contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
@@ -61,30 +61,30 @@ class BranchDecoding:
         explode = self.branch.explode
 
         def stays(name: str) -> bool:
-            return renamed(name) in shape.partition_by or contract.wrong_type_of(name) != "widen"
+            return renamed(name) in schema.partition_by or contract.wrong_type_of(name) != "widen"
 
         # The fields of elements are widened together or not at all.
-        fixed = [item.name for item in shape.payload if any(map(stays, exploding.column_names(explode, item)))]
+        fixed = [item.name for item in schema.payload if any(map(stays, exploding.column_names(explode, item)))]
         values = values_of(records).take(pa.array(misfits))
 
         def decode(payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
             key = (new_field, payload.serialize().to_pybytes())
-            return self.branch.decoder(key, payload, new_field, shape).decode(values)
+            return self.branch.decoder(key, payload, new_field, schema).decode(values)
 
-        wider_types = widened_types(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
+        wider_types = widened_types(schema.payload, self.branch.new_field(route, schema), values, decode, fixed)
         return wider_types if explode is None else exploding.show_elements(explode, wider_types)
 
-    def decode_predicted(self, shape: RouteSchema, records: pa.Table) -> Decoded:
+    def decode_predicted(self, schema: RouteSchema, records: pa.Table) -> Decoded:
         """Decode records with a predicted schema."""
-        key = shape.payload.serialize().to_pybytes()
-        decoded = self.together(key, shape, "evolve", records)
+        key = schema.payload.serialize().to_pybytes()
+        decoded = self.together(key, schema, "evolve", records)
         return decoded if self.branch.explode is None else self._exploded(self.branch.explode, decoded, records)
 
     def _decoded(
-        self, key: Hashable, payload: pa.Schema, new_field: NewField, records: pa.Table, shape: RouteSchema
+        self, key: Hashable, payload: pa.Schema, new_field: NewField, records: pa.Table, schema: RouteSchema
     ) -> Decoded:
         """Decode records, or only the rejects of the cached result of another branch."""
-        decoder = self.branch.decoder(key, payload, new_field, shape)
+        decoder = self.branch.decoder(key, payload, new_field, schema)
         cached = self.shared.find(records, payload, self.branch.explode)
         if cached is None:
             decoded = decode_records(decoder, records)
@@ -131,30 +131,30 @@ class BranchDecoding:
 
     def _light(self, decoded: Decoded, records: pa.Table) -> Decoded:
         """Reject records whose rows would repeat too many bytes of the record."""
-        if not self.branch.many or not self.branch.lends:
+        if not self.branch.many or not self.branch.copied_columns:
             return decoded
-        repeated = self._lent(records)[decoded.index.to_numpy()]
+        repeated = self._copied_bytes(records)[decoded.index.to_numpy()]
         return exploding.reject_repeating(decoded, np.ones_like(repeated), repeated, self.branch.limits.repeated_bytes)
 
-    def _lent(self, records: pa.Table) -> np.ndarray:
+    def _copied_bytes(self, records: pa.Table) -> np.ndarray:
         """Bytes of each record that expressions copy to each of its rows."""
-        sizes = (row_bytes(records[name]) for name in self.branch.lends)
+        sizes = (row_bytes(records[name]) for name in self.branch.copied_columns)
         return sum(sizes, np.zeros(len(records), np.int64))
 
     def _listed(
-        self, explode: Explode, route: str, shape: RouteSchema, new_field: NewField, records: pa.Table
+        self, explode: Explode, route: str, schema: RouteSchema, new_field: NewField, records: pa.Table
     ) -> Decoded:
         """Decode records with their array; other fields are added to the payload, which speeds up decoding."""
         is_known = route in self.branch.strange
         other_fields = self.branch.strange.setdefault(route, set())
         if new_field == "rescue" and not is_known and len(records) > _SAMPLE:
-            self._listed(explode, route, shape, new_field, records.slice(0, _SAMPLE))
-        payload = exploding.with_skipped_fields(exploding.with_array_text(explode, shape.payload), other_fields)
+            self._listed(explode, route, schema, new_field, records.slice(0, _SAMPLE))
+        payload = exploding.with_skipped_fields(exploding.with_array_text(explode, schema.payload), other_fields)
 
         def decode(payload: pa.Schema, new_field: NewField) -> Decoded:
-            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, records, shape)
+            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, records, schema)
 
-        full = new_field == "evolve" and shape.room == 0
+        full = new_field == "evolve" and schema.room == 0
         decoded, more = list_column(explode, payload, "reject" if full else new_field, decode, full=full)
         if full:
             decoded = replace(decoded, rejects=_without_room(decoded.rejects))
@@ -164,7 +164,7 @@ class BranchDecoding:
     def _exploded(self, explode: Explode, decoded: Decoded, records: pa.Table) -> Decoded:
         record = bool(self.branch.transform.queries())
         rows, empty = exploding.explode_records(
-            explode, decoded, self.branch.limits, self._lent(records), record=record
+            explode, decoded, self.branch.limits, self._copied_bytes(records), record=record
         )
         self.builder.record_outcomes.are_filtered(records, empty)
         return rows
@@ -218,15 +218,15 @@ def _without_room(rejects: Rejects) -> Rejects:
     return renamed
 
 
-def predict_payload(branch: CompiledBranch, route: str, shape: RouteSchema, schema: Registered) -> Decoded:
+def predict_payload(branch: CompiledBranch, route: str, schema: RouteSchema, registered: Registered) -> Decoded:
     """Predicted result for a record with a registered schema."""
 
     def decode(payload: pa.Schema, new_field: NewField) -> Decoded:
         decoder = branch.fresh_decoder(payload, new_field)
         assert isinstance(decoder, SchemaPredictor)  # noqa: S101
-        return decoder.predict(schema)[1]
+        return decoder.predict(registered)[1]
 
     new_field = branch.rules(route).contract.new_field
     if branch.explode is None:
-        return decode(shape.payload, new_field)
-    return list_column(branch.explode, shape.payload, new_field, decode)[0]
+        return decode(schema.payload, new_field)
+    return list_column(branch.explode, schema.payload, new_field, decode)[0]

@@ -40,7 +40,7 @@ class Plan:
     def __init__(
         self,
         spec: Spec,
-        shapes: Mapping[RouteId, RouteSchema | None] | None = None,
+        schemas: Mapping[RouteId, RouteSchema | None] | None = None,
         *,
         existing: Mapping[RouteId, pa.Schema] | None = None,
         assumes: bool = False,
@@ -55,7 +55,7 @@ class Plan:
             name: CompiledBranch(
                 name,
                 each,
-                _of_branch(name, shapes or {}),
+                _of_branch(name, schemas or {}),
                 _of_branch(name, existing or {}),
                 assumes,
                 unchecked is not None and name in unchecked,
@@ -63,13 +63,13 @@ class Plan:
             for name, each in spec.branch_specs().items()
         }
         self.now = now
-        self._learns = shapes is None
+        self._learns = schemas is None
 
     @property
-    def shapes(self) -> dict[RouteId, RouteSchema | None]:
+    def schemas(self) -> dict[RouteId, RouteSchema | None]:
         """Current route schemas, given or inferred; None for a table that exceeds the limits."""
         branches = self.branches.values()
-        return {branch.route_id(route): shape for branch in branches for route, shape in branch.shapes.items()}
+        return {branch.route_id(route): schema for branch in branches for route, schema in branch.schemas.items()}
 
     def apply(self, records: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
         """Rows by route, dead letters, and counts.

@@ -22,32 +22,32 @@ from headrace.spec.merge import MergeSpec
 Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
-def keys_before(texts: pa.StringArray, shape: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
+def keys_before(texts: pa.StringArray, schema: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
     """Key columns from rows as JSON text, with their positions; incomplete keys are omitted."""
-    decoded = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
+    decoded = decoder("json", _payload(schema, merge)).decode(texts.cast(pa.binary()))
     table = decoded.rows.rename_columns(list(merge.keys))
     complete = _whole(table)
     return table.filter(pa.array(complete)), decoded.index.filter(pa.array(complete))
 
 
-def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
+def _payload(schema: RouteSchema, merge: MergeSpec) -> pa.Schema:
     """Payload fields of the key columns, in order, all nullable."""
-    fields = {item.name: item for item in shape.payload}
+    fields = {item.name: item for item in schema.payload}
     return pa.schema(
         [
-            fields[name].with_nullable(True) if name in fields else shape.table.field(column).with_nullable(True)
-            for column, name in ((column, shape.origins.get(column, column)) for column in merge.keys)
+            fields[name].with_nullable(True) if name in fields else schema.table.field(column).with_nullable(True)
+            for column, name in ((column, schema.origins.get(column, column)) for column in merge.keys)
         ]
     )
 
 
-def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
+def keys_of_rows(keys: pa.ChunkedArray, schema: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
     """Key columns from record keys, with their positions, and rejects."""
     values = keys.combine_chunks()
     present = values.is_valid().to_numpy(zero_copy_only=False)
     rejects, at = Rejects(), np.flatnonzero(present)
     rejects.add_all(np.flatnonzero(~present), Reason.NO_KEY, "tombstone without a key")
-    rows, index, key_rejects = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
+    rows, index, key_rejects = _READ[how.keyed_by](values.take(pa.array(at)), _payload(schema, merge), how)
     for position, reason, detail in zip(key_rejects.index, key_rejects.reason, key_rejects.detail, strict=True):
         rejects.add(int(at[position]), reason, f"the key: {detail}")
     table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]

@@ -37,7 +37,7 @@ Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # unknown names by route w
 
 
 def unknown_names(
-    branch: CompiledBranch, route: str, shape: RouteSchema, records: pa.Table | None = None
+    branch: CompiledBranch, route: str, schema: RouteSchema, records: pa.Table | None = None
 ) -> frozenset[UnknownName]:
     """Names that the rows of a route do not have, except those in `allow_missing`.
 
@@ -45,10 +45,10 @@ def unknown_names(
     """
     names = {
         UnknownName(place, name, closest(name, there))
-        for place, name, there in _uses(branch, route, shape)
+        for place, name, there in _uses(branch, route, schema)
         if name.lower() not in {*map(str.lower, there), *RECORD_NAMES, *map(str.lower, branch.spec.allow_missing)}
     }
-    if names and records is not None and branch.new_field(route, shape) == "evolve":
+    if names and records is not None and branch.new_field(route, schema) == "evolve":
         names = {name for name in names if not _holds(branch.spec.format, values_of(records), name.name)}
     return frozenset(names)
 
@@ -63,7 +63,7 @@ def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
 def unknown_everywhere(
     reports: Reports,
     branches: Mapping[str, CompiledBranch],
-    shapes: Mapping[RouteId, RouteSchema | None],
+    schemas: Mapping[RouteId, RouteSchema | None],
     known: Iterable[str] = (),
 ) -> list[UnknownName]:
     """Names that are unknown in all records and tables of a branch, whose routes share the steps."""
@@ -71,9 +71,9 @@ def unknown_everywhere(
     found = set[UnknownName]()
     for name, branch in branches.items():
         theirs = [(route_id, unknown) for route_id, unknown in told if route_id.branch == name]
-        tables = [shape for route_id, shape in shapes.items() if shape and route_id.branch == name]
-        there = {column.lower() for shape in tables for column in shape.payload.names} | {*map(str.lower, known)}
-        lacks = [(_used(branch, route, shapes), {(each.place, each.name) for each in lack}) for route, lack in theirs]
+        tables = [schema for route_id, schema in schemas.items() if schema and route_id.branch == name]
+        there = {column.lower() for schema in tables for column in schema.payload.names} | {*map(str.lower, known)}
+        lacks = [(_used(branch, route, schemas), {(each.place, each.name) for each in lack}) for route, lack in theirs]
         for each in {each for _, unknown in theirs for each in unknown if each.name.lower() not in there}:
             key = (each.place, each.name)
             if all(key in unknown or key not in used for used, unknown in lacks):
@@ -82,19 +82,19 @@ def unknown_everywhere(
 
 
 def _used(
-    branch: CompiledBranch, route_id: RouteId, shapes: Mapping[RouteId, RouteSchema | None]
+    branch: CompiledBranch, route_id: RouteId, schemas: Mapping[RouteId, RouteSchema | None]
 ) -> set[tuple[str, str]]:
-    shape = shapes.get(route_id)
-    return {(place, name) for place, name, _ in _uses(branch, route_id.route, shape)} if shape else set()
+    schema = schemas.get(route_id)
+    return {(place, name) for place, name, _ in _uses(branch, route_id.route, schema)} if schema else set()
 
 
-def _uses(branch: CompiledBranch, route: str, shape: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _uses(branch: CompiledBranch, route: str, schema: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Keys of the spec that use a column, the column, and the available columns."""
-    names = list(columns_of_route(pa.schema(decoded_schema(shape.payload)), branch.explode).names)
+    names = list(columns_of_route(pa.schema(decoded_schema(schema.payload)), branch.explode).names)
     if branch.explode is not None:
         names += [branch.explode.column, *branch.explode.keep]
         beside = sorted({way[0] for way in branch.strange.get(route, ())})
-        yield "explode", branch.explode.column, [*shape.payload.names, *beside]
+        yield "explode", branch.explode.column, [*schema.payload.names, *beside]
     by_sql = branch.routing.by == "sql"
     for at, step in enumerate(branch.spec.transform):
         for key, name, there in _read(step, names):

@@ -124,7 +124,7 @@ class Transform:
         sources = [(text, target_type(name, targets)) for name, text in self.queries() if not always_null(text)]
         return bool(sources) and needs_message(sources, payload)
 
-    def lends(self) -> tuple[str, ...]:
+    def copied_columns(self) -> tuple[str, ...]:
         """The large record columns that `set` copies to every row of a record."""
         texts = (text for step in self.steps if isinstance(step, SetStep) for text in step.expressions.values())
         names = {name.lower() for text in texts for name in expressions.columns_in(text)}

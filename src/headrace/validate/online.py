@@ -192,7 +192,7 @@ def _table(branch: CompiledBranch, spec: Spec) -> Iterator[Diagnostic]:
     existing = fillable(state.schema)
     generated = set(state.schema.names) - set(existing.names)
     by = tuple(name for name in spec.table.partitions if name not in generated)
-    route_schema = branch.shape_of("", existing=existing, partition_by=by, generated=generated)
+    route_schema = branch.route_schema("", existing=existing, partition_by=by, generated=generated)
     if route_schema.unfilled:
         names = ", ".join(route_schema.unfilled)
         text = f"only_declared: no record sets {names} of {store.uri}; they will be NULL"
@@ -270,7 +270,7 @@ def _check_schema(
     state = load_state(store)
     if state is None and not branch.rules(route).declared:
         return  # a new table accepts any schema
-    route_schema = branch.shape_of(route, existing=state.schema if state else None)
+    route_schema = branch.route_schema(route, existing=state.schema if state else None)
     prediction = predict_payload(branch, route, route_schema, schema)
     latest = f"the latest schema of {subject} (id {schema.id})"
     widens = branch.rules(route).contract.widens

@@ -90,10 +90,10 @@ def test_groups_count_by_reason_step_and_table(desk: Desk):
 
 
 def test_without_a_table_there_are_no_letters(desk: Desk):
-    assert desk.letters.groups(Selection()) == []
-    assert list(desk.letters.pages(Selection())) == []
-    assert desk.letters.find(RecordPosition("orders", 0, 0)) == []
-    assert len(desk.letters.sample(Selection(), 3)) == 0
+    assert desk.dead_letters.groups(Selection()) == []
+    assert list(desk.dead_letters.pages(Selection())) == []
+    assert desk.dead_letters.find(RecordPosition("orders", 0, 0)) == []
+    assert len(desk.dead_letters.sample(Selection(), 3)) == 0
 
 
 def test_pages_are_small_and_whole(desk: Desk, monkeypatch: pytest.MonkeyPatch):

@@ -58,7 +58,7 @@ def test_outcomes_tell_what_became_of_each_letter(desk: Desk):
         3: ("still_dead", None, "malformed"),
         4: ("still_dead", None, "unrouted"),
     }
-    [letter] = desk.letters.find(RecordPosition("orders", 0, 0))
+    [letter] = desk.dead_letters.find(RecordPosition("orders", 0, 0))
     assert letter["value"] == b'{"id": "x1", "kind": "alpha"}'
     assert letter["headers"] == [{"key": "trace", "value": b"\xff0"}]
     assert [each["outcome"] for each in letter["outcomes"]] == ["replayed"]

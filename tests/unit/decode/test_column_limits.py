@@ -37,7 +37,7 @@ def limited(existing: dict[str, pa.Schema] | None = None, **limits: int) -> Plan
 
 
 def details(applied: BatchResult) -> list[str]:
-    return [each["detail"] for each in applied.letters.to_pylist()]
+    return [each["detail"] for each in applied.dead_letters.to_pylist()]
 
 
 def test_a_table_at_its_limit_drops_no_field():
@@ -209,10 +209,10 @@ def _typed(value: Any) -> bool:
 def _through_tasks(tasks: list[list[dict[str, Any]]]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
     """The rows and dead letters of a batch whose records are in several tasks, answered as the driver answers."""
     driver = limited()
-    shapes = {"": driver.branches[""].shape_of("", existing=EXISTING[""])}
-    driver.branches[""].shapes = dict(shapes)
+    schemas = {"": driver.branches[""].route_schema("", existing=EXISTING[""])}
+    driver.branches[""].schemas = dict(schemas)
     while True:
-        found = [Plan(driver.spec, driver.shapes).apply(envelopes(task)) for task in tasks if task]
+        found = [Plan(driver.spec, driver.schemas).apply(envelopes(task)) for task in tasks if task]
         seen = [each.discovered[RouteId()] for each in found if each.discovered]
         if not seen:
             break

@@ -44,7 +44,7 @@ table:
     stored = [row for table in found.tables.values() for row in table.to_pylist()]
     for row in stored:
         row.pop("_source")
-    return stored, {row["offset"]: row["reason"] for row in found.letters.to_pylist()}
+    return stored, {row["offset"]: row["reason"] for row in found.dead_letters.to_pylist()}
 
 
 def change(op: str, before: Any = None, after: Any = None, **more: Any) -> dict[str, Any]:

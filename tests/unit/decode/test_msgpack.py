@@ -77,7 +77,7 @@ def test_dead_letters_name_the_schema(folder):
     """Ids have 32 bits without a sign, so the column of dead letters is a long."""
     values = [framed({"id": "x"}), framed(["x"], 0xDEADBEEF), framed({}, 2**32 - 1), b"\0\0\0", b"\0\0\0\x09"]
     found = plan_of(decode={"msgpack": folder}).apply(envelopes([framed({"id": 1}), *values, None]))
-    told = [(row["reason"], row["schema_id"]) for row in found.letters.to_pylist()]
+    told = [(row["reason"], row["schema_id"]) for row in found.dead_letters.to_pylist()]
     assert told == [
         ("type", 7),
         ("type", 0xDEADBEEF),

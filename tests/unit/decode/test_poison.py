@@ -53,7 +53,7 @@ def test_routed_poison_is_found_before_and_after_its_table_is_known():
     values: list[Any] = [{"kind": "shop", "id": at} for at in range(20)]
     values[3], values[7], values[9] = b'{"kind":"shop","id":1.0}', b'{"kind":"shop"', b'{"kind":"/etc/passwd","id":1}'
     applied = plan.apply(envelopes(values))
-    told = {each["offset"]: (each["step"], each["reason"], each["table"]) for each in applied.letters.to_pylist()}
+    told = {each["offset"]: (each["step"], each["reason"], each["table"]) for each in applied.dead_letters.to_pylist()}
     assert told == {
         3: ("decode", "type", "/lake/shop"),
         7: ("decode", "malformed", None),

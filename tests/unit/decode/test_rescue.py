@@ -151,7 +151,7 @@ def test_jmespath_sees_what_was_rescued_whoever_says_rescue(answers: tuple[str, 
     applied = plan.apply(envelopes([{"id": "x"}, {"id": 1}]))
     kept = (own or table) == "rescue"
     assert [row["was"] for row in rows(applied)] == (["x", "1"] if kept else ["1"])
-    assert len(applied.letters) == (0 if kept else 1)
+    assert len(applied.dead_letters) == (0 if kept else 1)
 
 
 def test_rescue_reaches_into_envelopes_arrays_and_packed_values():

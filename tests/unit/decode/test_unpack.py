@@ -44,7 +44,7 @@ def applied(given: Plan, *values: bytes | None) -> tuple[list[int], dict[int, st
     """The ids stored, the letters by offset, the counts."""
     found = given.apply(envelopes(values, "t"))
     ids = [row["id"] for rows in found.tables.values() for row in rows.to_pylist()]
-    letters = {row["offset"]: f"{row['reason']}: {row['detail']}" for row in found.letters.to_pylist()}
+    letters = {row["offset"]: f"{row['reason']}: {row['detail']}" for row in found.dead_letters.to_pylist()}
     assert found.counts.read == found.counts.routed + found.counts.dead + found.counts.filtered + found.counts.skipped
     return ids, letters, found.counts
 
@@ -109,8 +109,8 @@ def test_a_record_may_be_in_several_tables_but_not_with_a_row_that_has_none():
         envelopes([b'[{"id":1,"kind":"a"},{"id":2,"kind":"b"}]', b'[{"id":3,"kind":"a"},{"id":4,"kind":"../b"}]'], "t")
     )
     assert {str(name): rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1], "b": [2]}
-    assert found.letters["reason"].to_pylist() == ["bad_route"]
-    assert found.letters["table"].to_pylist() == [None]
+    assert found.dead_letters["reason"].to_pylist() == ["bad_route"]
+    assert found.dead_letters["table"].to_pylist() == [None]
     assert (found.counts.routed, found.counts.dead) == (1, 1)
 
 

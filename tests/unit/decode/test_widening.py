@@ -200,8 +200,8 @@ def test_declared_columns_widen_too_and_stay_wide_after_a_restart() -> None:
 def test_new_fields_and_wider_types_are_met_in_one_run() -> None:
     spec = spec_of(table={**WIDEN, "source": False})
     existing = pa.schema([pa.field("v", pa.int32())])
-    shape = Plan(spec, {}).branches[""].shape_of("", existing=existing)
-    task = Plan(spec, {RouteId(): shape}, now=lambda: MOMENT)
+    schema = Plan(spec, {}).branches[""].route_schema("", existing=existing)
+    task = Plan(spec, {RouteId(): schema}, now=lambda: MOMENT)
     found = task.apply(envelopes([{"v": 2**40}, {"new": "x"}, {"v": 1.5}]))
     assert found.discovered == {RouteId(): struct({"new": {"type": "string"}, "v": {"type": "wider", "to": "double"}})}
     json.dumps(found.discovered[RouteId()])

@@ -91,9 +91,9 @@ def test_a_share_is_percent_or_a_number():
 class Waiting:
     """A pipeline that is about to begin: each look at its source finds the next number of records."""
 
-    def __init__(self, *counts: int, until: str | None = None, shapes: Any = (), **table: Any) -> None:
+    def __init__(self, *counts: int, until: str | None = None, schemas: Any = (), **table: Any) -> None:
         self.spec, self.until = spec_of(table=table), until
-        self.tables = SimpleNamespace(schemas=dict(shapes))
+        self.tables = SimpleNamespace(schemas=dict(schemas))
         self.position = {("web", 0): 5}
         self.stop = threading.Event()
         self.lease = SimpleNamespace(check=lambda: None)
@@ -124,7 +124,7 @@ def test_the_first_columns_wait_no_longer_than_asked():
 
 def test_nothing_waits_where_columns_are_known_or_the_end_is():
     assert waited(Waiting(0, until="latest")) == 0
-    assert waited(Waiting(0, shapes={RouteId(): object()})) == 0
+    assert waited(Waiting(0, schemas={RouteId(): object()})) == 0
     assert waited(Waiting(0, columns=[{"name": "id", "type": "bigint"}])) == 0
 
 

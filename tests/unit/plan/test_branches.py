@@ -42,7 +42,7 @@ def branched(*branches: dict[str, Any], **content: Any) -> Plan:
 
 def places(applied: Any) -> dict[tuple[int, str | None], str]:
     """The reason of each letter, by offset and table."""
-    return {(row["offset"], row["table"]): row["reason"] for row in applied.letters.to_pylist()}
+    return {(row["offset"], row["table"]): row["reason"] for row in applied.dead_letters.to_pylist()}
 
 
 # ---- the plan ----
@@ -437,7 +437,7 @@ def test_replayed_letters_of_each_table_land_once(desk: Desk):
     items = f"{desk.folder}/lake/items"
     assert desk.replay(Selection(tables=(items,))).counts.routed == 1
     assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
-    [letter] = [each for each in desk.letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
+    [letter] = [each for each in desk.dead_letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
     assert [(each["outcome"], each["into"]) for each in letter["outcomes"]] == [("replayed", [items])]
     desk.die(Point.AFTER_COMMIT)
     assert [desk.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
@@ -490,7 +490,7 @@ def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
     items = f"{desk.folder}/lake/items"
     assert [row["order_id"] for row in found.tables[items].to_pylist()] == [9, 9]
     assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]
-    assert (found.counts.records(), len(found.letters)) == (Counts(2, 1, 1).records(), 2)
+    assert (found.counts.records(), len(found.dead_letters)) == (Counts(2, 1, 1).records(), 2)
     assert list(online._tables(desk.spec)) == []
     desk.options["branches"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
     assert [each.message for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]

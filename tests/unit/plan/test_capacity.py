@@ -37,8 +37,8 @@ def exploding(**content: Any) -> Plan:
 
 
 def with_shapes(plan: Plan) -> Plan:
-    """A plan as a task has it, with the shapes that this one has learned."""
-    return Plan(plan.spec, plan.shapes, now=plan.now)
+    """A plan as a task has it, with the schemas that this one has learned."""
+    return Plan(plan.spec, plan.schemas, now=plan.now)
 
 
 @pytest.fixture
@@ -54,9 +54,11 @@ def test_a_large_field_that_many_rows_keep_is_a_dead_letter():
     plan = exploding(explode={"column": "items", "keep": ["id", "note"]})
     applied = plan.apply(envelopes([SMALL, order("x" * MB), SMALL]))
     assert letters(applied) == [(1, "decode", "too_big")]
-    assert applied.letters["detail"][0].as_py().startswith("3000 rows that repeat 3000036000 bytes of the record; ")
-    assert applied.letters["detail"][0].as_py().endswith("the limit is 256000000 (limits.repeated_bytes)")
-    assert len(applied.letters["value"][0].as_py()) > MB
+    assert (
+        applied.dead_letters["detail"][0].as_py().startswith("3000 rows that repeat 3000036000 bytes of the record; ")
+    )
+    assert applied.dead_letters["detail"][0].as_py().endswith("the limit is 256000000 (limits.repeated_bytes)")
+    assert len(applied.dead_letters["value"][0].as_py()) > MB
     assert [row["sku"] for row in rows(applied)] == ["a", "a"]
     adds_up(applied)
 
@@ -112,7 +114,7 @@ def test_a_large_result_over_the_message_in_many_rows_is_a_dead_letter():
     plan = exploding(transform=[{"jmespath": {"copy": "note"}}])
     applied = plan.apply(envelopes([SMALL, order("x" * MB), order("y", 2)]))
     assert letters(applied) == [(1, "transform", "transform")]
-    assert applied.letters["detail"][0].as_py() == (
+    assert applied.dead_letters["detail"][0].as_py() == (
         "jmespath copy: its result in each of 3000 rows has 3000012000 bytes, the limit is 256000000 "
         "(limits.repeated_bytes)"
     )
@@ -124,7 +126,7 @@ def test_a_letter_of_one_row_among_many_has_the_whole_record():
     plan = exploding(transform=[{"set": {"n": "CAST(sku AS INTEGER)"}}])
     value = {"id": 1, "items": [{"sku": "1"}, {"sku": "x"}, {"sku": "y"}]}
     applied = plan.apply(envelopes([value], headers=[{"key": "h", "value": b"v"}]))
-    (letter,) = applied.letters.to_pylist()
+    (letter,) = applied.dead_letters.to_pylist()
     assert (letter["key"], json.loads(letter["value"]), letter["headers"]) == (
         b"k0",
         value,
@@ -195,7 +197,7 @@ def _outcome(applied: BatchResult) -> Any:
     """All that is told of a batch; chunks are nobody's business."""
     adds_up(applied)
     tables = {name: (table.schema, table.to_pylist()) for name, table in applied.tables.items()}
-    dead = sorted(zip(applied.dead.tolist(), applied.letters.to_pylist(), strict=True), key=str)
+    dead = sorted(zip(applied.dead.tolist(), applied.dead_letters.to_pylist(), strict=True), key=str)
     origins = {name: of.tolist() for name, of in applied.origins.items()}
     return tables, dead, origins, applied.counts, applied.discovered, applied.assumed
 

@@ -51,10 +51,10 @@ def loose(kind: pa.DataType) -> pa.DataType:
     return pa.list_(loose(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-@pytest.mark.parametrize("shape", NESTED)
-def test_optional_values_with_required_insides_are_files_that_parquet_takes(shape: str):
+@pytest.mark.parametrize("schema", NESTED)
+def test_optional_values_with_required_insides_are_files_that_parquet_takes(schema: str):
     """Arrow's writer refuses a NULL below an absent struct, which is how DuckDB and Arrow's cast leave it."""
-    kind, good = NESTED[shape], WRAP[shape](GOOD)
+    kind, good = NESTED[schema], WRAP[schema](GOOD)
     table = pa.schema([pa.field("v", kind)])
     column = pa.array([good, None, good], loose(kind))
     rows, keep, rejects = _fit(column, table)
@@ -66,10 +66,10 @@ def test_optional_values_with_required_insides_are_files_that_parquet_takes(shap
     assert pq.read_table(file)["v"].to_pylist() == column.to_pylist()
 
 
-@pytest.mark.parametrize("shape", NESTED)
+@pytest.mark.parametrize("schema", NESTED)
 @pytest.mark.parametrize("hole", ["a", "t", "d", "deep"])
-def test_a_required_value_that_is_absent_rejects_its_row_at_every_depth(shape: str, hole: str):
-    kind, wrap = NESTED[shape], WRAP[shape]
+def test_a_required_value_that_is_absent_rejects_its_row_at_every_depth(schema: str, hole: str):
+    kind, wrap = NESTED[schema], WRAP[schema]
     column = pa.array([wrap(GOOD), wrap({**GOOD, hole: None}), None, wrap(GOOD)], loose(kind))
     rows, keep, rejects = _fit(column, pa.schema([pa.field("v", kind)]))
     assert (rejects.index, rejects.reason) == ([1], [Reason.MISSING])

@@ -33,8 +33,8 @@ def test_a_broken_expectation_is_counted_and_answered(on_violation: str, kept: l
 def test_a_letter_names_the_expectation():
     applied = expecting(("positive", "amount > 0", "reject")).apply(envelopes(VALUES))
     assert letters(applied) == [(1, "expect", "expectation"), (3, "expect", "expectation")]
-    assert applied.letters["detail"][0].as_py() == "positive: amount > 0"
-    assert applied.letters["table"][0].as_py() == "/lake/web"
+    assert applied.dead_letters["detail"][0].as_py() == "positive: amount > 0"
+    assert applied.dead_letters["table"][0].as_py() == "/lake/web"
 
 
 def test_stop_names_the_expectation_and_the_record():

@@ -151,8 +151,8 @@ def test_one_bad_element_makes_the_record_a_letter():
     applied = exploding({"": CHILD}).apply(envelopes(values))
     assert {row["id"] for row in rows(applied)} == {7}
     assert letters(applied) == [(1, "decode", "type"), (2, "decode", "type")]
-    assert "items[1].qty" in applied.letters["detail"].to_pylist()[0]
-    assert set(applied.letters["table"].to_pylist()) == {"/lake/web"}
+    assert "items[1].qty" in applied.dead_letters["detail"].to_pylist()[0]
+    assert set(applied.dead_letters["table"].to_pylist()) == {"/lake/web"}
     adds_up(applied)
 
 
@@ -170,7 +170,7 @@ def test_a_list_longer_than_the_limit_is_too_wide():
     applied = exploding(limits={"rows": 2}).apply(envelopes([TWO, {"id": 8, "items": [{"sku": "x"}] * 3}]))
     assert len(rows(applied)) == 2
     assert letters(applied) == [(1, "decode", "too_wide")]
-    assert "3 rows; the limit is 2" in applied.letters["detail"].to_pylist()[0]
+    assert "3 rows; the limit is 2" in applied.dead_letters["detail"].to_pylist()[0]
 
 
 def test_what_is_no_list_is_a_letter_before_and_after_elements_are_known():
@@ -236,7 +236,7 @@ def test_a_contract_that_rejects_new_fields_rejects_those_of_elements(strict: di
         applied = plan.apply(envelopes([{**TWO, "note": 1}, NEW, {**TWO, "id": 9, "Zip": "1"}]))
         assert [row["id"] for row in rows(applied)] == [7, 7, 9, 9]
         assert letters(applied) == [(1, "decode", "new_field")]
-        assert "items.color" in applied.letters["detail"].to_pylist()[0]
+        assert "items.color" in applied.dead_letters["detail"].to_pylist()[0]
 
 
 @pytest.mark.parametrize("value", [None, [], {}, [None], "red"])

@@ -180,7 +180,7 @@ def test_what_is_no_list_has_no_row_to_stand_in_and_is_a_letter():
         envelopes([{"id": 1, "items": "x"}, {"id": 2, "items": {"id": 1}}, {"id": 3, "items": 4}])
     )
     assert letters(applied) == [(0, "decode", "type"), (1, "decode", "type"), (2, "decode", "type")]
-    assert "items: expected an array" in applied.letters["detail"].to_pylist()[0]
+    assert "items: expected an array" in applied.dead_letters["detail"].to_pylist()[0]
 
 
 def test_where_null_is_not_allowed_the_record_is_a_letter():
@@ -194,7 +194,7 @@ def test_where_null_is_not_allowed_the_record_is_a_letter():
     applied = rescuing(columns=columns).apply(envelopes(values))
     assert [(row["order_id"], row["_rescued"]) for row in rows(applied)] == [(2, '{"items.id":"x"}')]
     assert letters(applied) == [(0, "decode", "type"), (2, "decode", "missing"), (3, "decode", "type")]
-    assert applied.letters["detail"].to_pylist()[0].startswith("items[1].sku: ")
+    assert applied.dead_letters["detail"].to_pylist()[0].startswith("items[1].sku: ")
 
 
 def test_a_default_fills_what_an_element_lacks_and_not_what_does_not_fit():
@@ -438,7 +438,7 @@ def test_rows_are_those_of_each_element_as_a_record_of_its_own(records: list[tup
     made = iter(rows(applied))
     for at, (id, items, _) in enumerate(records):
         alone = ALONE[which].apply(envelopes([{"id": id, "items": item} for item in items]))
-        assert (at in bad) == bool(len(alone.letters))
+        assert (at in bad) == bool(len(alone.dead_letters))
         if at not in bad:
             assert [_exactly(next(made)) for _ in items] == [_exactly(row) for row in rows(alone)]
     assert next(made, None) is None

@@ -116,7 +116,7 @@ def test_records_with_unknown_fields_of_elements_are_rejected(schemas, name):
         applied = plan.apply(orders(name))
         assert [row["id"] for row in rows(applied)] == [0, 0, 1, 1]
         assert letters(applied) == [(2, "decode", "new_field"), (3, "decode", "new_field")]
-        assert [text.partition(":")[0] for text in applied.letters["detail"].to_pylist()] == [
+        assert [text.partition(":")[0] for text in applied.dead_letters["detail"].to_pylist()] == [
             f"items.{NAMES[name]}",
             f"shop.{NAMES[name]}",
         ]

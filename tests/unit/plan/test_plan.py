@@ -185,7 +185,7 @@ def test_every_topic_has_a_table_with_its_own_columns():
     given = pa.concat_tables([envelopes([{"a": 1}], "one"), envelopes([{"b": 2}, b"x"], "two")])
     applied = plan_of(route={"by": "topic"}).apply(given)
     assert (rows(applied, "one"), rows(applied, "two")) == ([{"a": 1}], [{"b": 2}])
-    assert applied.letters["table"].to_pylist() == ["/lake/two"]
+    assert applied.dead_letters["table"].to_pylist() == ["/lake/two"]
 
 
 def test_a_field_decides_before_the_decode_so_types_may_differ():
@@ -199,7 +199,7 @@ def test_a_field_decides_before_the_decode_so_types_may_differ():
         (4, "decode", "type"),
         (5, "decode", "not_an_object"),
     ]
-    assert set(applied.letters["table"].to_pylist()) == {None}
+    assert set(applied.dead_letters["table"].to_pylist()) == {None}
 
 
 def test_a_header_decides_and_its_bytes_are_never_a_path():
@@ -233,17 +233,17 @@ def test_an_expression_that_fails_for_a_record_costs_that_record():
 def test_tables_beyond_the_limit_take_no_records():
     spec = spec_of(route={"by": "topic"}, limits={"tables": 1})
     known = shaped(Plan(spec), "one", existing=pa.schema([pa.field("id", pa.int64())]))
-    plan = Plan(spec, {**known.shapes, RouteId("", "two"): None})
+    plan = Plan(spec, {**known.schemas, RouteId("", "two"): None})
     applied = plan.apply(pa.concat_tables([envelopes([{"id": 1}], "one"), envelopes([{"id": 2}, b"x"], "two")]))
     assert letters(applied) == [(0, "route", "too_many_tables"), (1, "route", "too_many_tables")]
-    assert "limit of 1" in applied.letters["detail"][0].as_py()
+    assert "limit of 1" in applied.dead_letters["detail"][0].as_py()
     assert adds_up(applied).routed == 1
 
 
 def test_tables_beyond_the_limit_of_an_expression_take_no_records():
     spec = spec_of(route={"by": {"sql": "kind"}})
     known = shaped(Plan(spec), EVERY, "a", existing=pa.schema([pa.field("kind", pa.string())]))
-    plan = Plan(spec, {**known.shapes, RouteId("", "b"): None})
+    plan = Plan(spec, {**known.schemas, RouteId("", "b"): None})
     applied = plan.apply(envelopes([{"kind": "a"}, {"kind": "b"}]))
     assert letters(applied) == [(1, "route", "too_many_tables")]
     adds_up(applied)
@@ -371,8 +371,8 @@ def test_a_letter_holds_the_record_as_it_came_and_why():
     headers = [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}]
     plan = plan_of(table={"columns": [ID]})
     applied = plan.apply(envelopes([b'{"id": "\x00"}'], "orders", headers=headers))
-    assert applied.letters.schema == DEAD_LETTERS
-    (letter,) = applied.letters.to_pylist()
+    assert applied.dead_letters.schema == DEAD_LETTERS
+    (letter,) = applied.dead_letters.to_pylist()
     assert letter.pop("detail")
     assert letter == {
         "topic": "orders",
@@ -395,7 +395,7 @@ def test_a_letter_holds_the_record_as_it_came_and_why():
 
 def test_no_records_make_no_tables():
     applied = plan_of().apply(envelopes([]))
-    assert (applied.tables, len(applied.letters), applied.counts) == ({}, 0, Counts())
+    assert (applied.tables, len(applied.dead_letters), applied.counts) == ({}, 0, Counts())
 
 
 def test_batches_slices_and_reordered_columns_are_the_same_records():
@@ -465,9 +465,9 @@ def test_every_record_is_in_exactly_one_place(name: str, values: list[Any]):
     counts = adds_up(applied)
     assert counts.read == len(values)
     there = [each["offset"] for table in applied.tables.values() for each in table["_source"].to_pylist()]
-    there += applied.letters["offset"].to_pylist()
+    there += applied.dead_letters["offset"].to_pylist()
     assert len(there) == len(set(there)) == counts.routed + counts.dead
-    assert all(0 < len(detail) <= 512 for detail in applied.letters["detail"].to_pylist())
+    assert all(0 < len(detail) <= 512 for detail in applied.dead_letters["detail"].to_pylist())
     for table in applied.tables.values():
         table.validate(full=True)
 

@@ -36,7 +36,7 @@ def _apart(plan: Plan) -> Plan:
 
 
 def _said(applied: BatchResult) -> Any:
-    letters = sorted(applied.letters.to_pylist(), key=lambda letter: letter["offset"])
+    letters = sorted(applied.dead_letters.to_pylist(), key=lambda letter: letter["offset"])
     tables = {name: table.to_pylist() for name, table in applied.tables.items()}
     return tables, letters, adds_up(applied)
 

@@ -28,7 +28,7 @@ def test_the_table_says_since_when_and_until_when():
     applied = plan.apply(envelopes([{"id": 1, "at": at}, {"id": 1, "at": at, "gone": True}, {"id": 2}]))
     assert changes(applied, "id", "valid_from") == [("put", 0, 1, None), ("delete", 1, 1, None)]
     assert letters(applied) == [(2, "stage", "missing")]
-    table = shaped(plan).branches[""].shapes[""].table
+    table = shaped(plan).branches[""].schemas[""].table
     assert table.names == ["id", "name", "at", "gone", "valid_from", "valid_to", "current", "_source"]
     assert [table.field(name).type for name in ("valid_from", "valid_to")] == [table.field("at").type] * 2
 
@@ -38,9 +38,9 @@ def test_a_table_that_is_there_is_not_read_from_records():
     existing = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64()), *own, SOURCE])
     names = {"valid_from": "since", "valid_to": "until", "current": "now"}
     plan = plan_of({"": existing}, table=scd2(scd2=names))
-    shape = plan.branches[""].shape_of("", existing=existing)
-    assert shape.payload.names == ["id", "at"]
-    assert shape.table == existing
+    schema = plan.branches[""].route_schema("", existing=existing)
+    assert schema.payload.names == ["id", "at"]
+    assert schema.table == existing
 
 
 def test_a_field_under_the_name_of_the_history_stops_the_pipeline():

@@ -162,4 +162,4 @@ def test_a_name_is_unknown_when_no_record_has_it_whatever_its_value(records: lis
 
 def _unknown(records: list[dict[str, Any]], **content: Any) -> list[Any]:
     plan = Plan(spec_of(**content), unchecked=[""])
-    return unknown_everywhere(plan.apply(envelopes(records)).unknown.items(), plan.branches, plan.shapes)
+    return unknown_everywhere(plan.apply(envelopes(records)).unknown.items(), plan.branches, plan.schemas)

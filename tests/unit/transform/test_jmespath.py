@@ -126,7 +126,9 @@ def test_an_expression_that_fails_is_a_dead_letter_of_that_record():
     found = applied({"date": DAY}, messages)
     assert [row["id"] for row in rows(found)] == [1, 3]
     assert letters(found) == [(1, "transform", "transform")]
-    assert found.letters["detail"][0].as_py() == "jmespath date: invalid type for substr: expected string, saw null"
+    assert (
+        found.dead_letters["detail"][0].as_py() == "jmespath date: invalid type for substr: expected string, saw null"
+    )
     adds_up(found)
 
 
@@ -201,7 +203,7 @@ def test_a_number_picked_for_a_decimal_keeps_its_digits(declared: bool):
     found = plan.apply(envelopes(messages))
     numbers = [(Decimal(a), Decimal(b)) for a, b in written[:2]]
     assert [(row["a"], row["b"], row["l"]) for row in rows(found)] == [(a, b, [a]) for a, b in numbers]
-    assert len(found.letters) == 2
+    assert len(found.dead_letters) == 2
 
 
 def test_a_row_inside_of_an_envelope_keeps_its_digits():
@@ -251,7 +253,7 @@ def test_results_become_the_declared_type_or_a_letter():
     assert (row["small"], row["list"], str(row["exact"]), row["sum"]) == (7, [1, 2], "1.25", 3)
     assert row["text"] == '{"a":[1.5],"b":1}'
     assert [reason for *_, reason in letters(found)] == ["transform"] * 5
-    assert found.letters["detail"][0].as_py().startswith("jmespath small: its result does not fit: ")
+    assert found.dead_letters["detail"][0].as_py().startswith("jmespath small: its result does not fit: ")
 
 
 def test_a_field_may_be_replaced_by_what_is_made_of_it():

@@ -214,7 +214,7 @@ def test_a_field_that_comes_later_is_masked_from_its_first_record_on() -> None:
 def test_letters_keep_the_record_as_it_came() -> None:
     plan = plan_of(table={"columns": [{"name": "mail", "type": "string"}]}, transform=[{"mask": {"mail": "redact"}}])
     found = plan.apply(envelopes([{"mail": 1}]))
-    assert json.loads(found.letters["value"][0].as_py()) == {"mail": 1}
+    assert json.loads(found.dead_letters["value"][0].as_py()) == {"mail": 1}
 
 
 def test_the_key_is_nowhere_but_in_its_reference() -> None:

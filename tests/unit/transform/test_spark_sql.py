@@ -245,8 +245,8 @@ def test_a_default_that_cannot_be_evaluated_stops_unless_the_transform_sets_the_
 
 def test_a_merge_that_ignores_nulls_takes_no_default():
     table = {"mode": "upsert", "merge": {"keys": ["id"], "update": {"ignore_nulls": True}}}
-    shape = plan_of(table=table).branches[""].shape_of("", existing=STORED.append(SOURCE))
-    assert not any(item.default for item in payload_fields(shape.payload))
+    schema = plan_of(table=table).branches[""].route_schema("", existing=STORED.append(SOURCE))
+    assert not any(item.default for item in payload_fields(schema.payload))
 
 
 def _column(text: str, kind: pa.DataType) -> pa.Field:

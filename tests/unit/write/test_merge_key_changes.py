@@ -59,7 +59,7 @@ class World(DuckWorld):
         records = [envelope(self.offset + at, value) for at, value in enumerate(said)]
         self.offset += len(records)
         applied = self.plan.apply(pa.Table.from_pylist(records, RECORD_SCHEMA))
-        assert not len(applied.letters)
+        assert not len(applied.dead_letters)
         self.stage(applied.tables[RouteId()], "_headrace.op = 'delete'")
         sql = Scd2Sql if self.merging.scd2 else MergeSql
         text = sql(self.merging, self.columns, DUCKDB).statement("t", "changes", "tombstones", NOW)
