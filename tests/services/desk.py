@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-import headrace.pipeline.pipeline
 from headrace import run
 from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.dead_letters.replay import replay
@@ -27,7 +26,7 @@ from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.rebuild_ledger import rebuild
 from headrace.recovery.startup import StartupRecovery
-from headrace.source.base import SOURCES, Bounds
+from headrace.source.base import SOURCES, Bounds, Lag
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.validate.load import loads
@@ -110,13 +109,17 @@ class Served:
         empty = {(self.desk.topic, partition): Bounds(0, 0) for partition in range(1, self.desk.partitions)}
         return {(self.desk.topic, 0): Bounds(self.desk.earliest, len(self.desk.sent)), **empty}
 
+    def latest(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Where each partition ends."""
+        return {each: found.latest for each, found in self.bounds().items() if each in partitions}
+
     def start(self, bounds: Mapping[tuple[str, int], Bounds]) -> dict[tuple[str, int], int]:
         """From the first record on."""
         return {each: found.earliest for each, found in bounds.items()}
 
-    def lag(self, position: dict[tuple[str, int], int]) -> tuple[int, float | None]:
+    def lag(self, position: dict[tuple[str, int], int]) -> Lag:
         """Nobody looks."""
-        return 0, None
+        return Lag(0, None, frozenset(self.bounds()))
 
     def read(self, spark: Any, ranges: Iterable[Range]) -> Records:
         """Exactly these ranges."""
@@ -131,25 +134,6 @@ class Served:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-
-class Streamed:
-    """What Structured Streaming does for a drain, without it: one batch of all that waits."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-
-    def run(self) -> bool:
-        """Until the end."""
-        pipeline, source = self.pipeline, self.pipeline.source
-        ranges = tuple(
-            Range(*each, pipeline.position[each], bounds.latest, pipeline.topics[each[0]])
-            for each, bounds in source.bounds().items()
-            if bounds.latest > pipeline.position[each]
-        )
-        if ranges:
-            pipeline.one_batch(source.read(None, ranges), ranges)
-        return False
 
 
 @dataclass
@@ -198,7 +182,6 @@ class Desk:
         patch.setitem(SOURCES, "kafka", lambda spec: Served(self))
         patch.setattr(Pipeline, "stage", InProcess.stage)
         patch.setattr(Pipeline, "spark", None)
-        patch.setattr(headrace.pipeline.pipeline, "StreamingBatches", Streamed)
 
     def run(self) -> Summary:
         """Drain a topic that is served, as `headrace run --until latest` does."""
@@ -238,7 +221,7 @@ class Desk:
             self.replay()
 
     @property
-    def letters(self) -> DeadLetters:
+    def dead_letters(self) -> DeadLetters:
         """The dead letters, as Headrace reads them."""
         return DeadLetters(self.spec)
 

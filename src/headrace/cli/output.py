@@ -17,15 +17,17 @@ from headrace.cli.console import console, emit
 from headrace.errors import plural
 
 _SILENT = ("tick", "progress")
+_BAR = 10  # characters
 _HANGING = timedelta(seconds=10)  # shorter transactions are normal for transactional producers
-_DROPPED_FIRST = ("tables", "last commit", "rows/s", "read", "dead")
+_DROPPED_FIRST = ("tables", "last commit", "rows/s", "progress", "read", "dead")
 
 
 @dataclass
 class StatusLine:
     """Figures of one pipeline."""
 
-    read: int = 0
+    read: int = 0  # by finished batches
+    reading: int = 0  # by the current batch
     dead: int = 0
     rate: float = 0.0
     tables: set[str] = field(default_factory=set)
@@ -34,7 +36,17 @@ class StatusLine:
     batch: int = 0
     committed: float | None = None
     state: str = "starting"
+    done: float | None = None  # share of the drain that is read; of the batch in a continuous run
+    seconds_left: float | None = None
     transaction: str | None = None  # start of the hanging transaction that was printed last
+
+    def update_progress(self, event: Mapping[str, Any]) -> None:
+        """Take over the progress of the current batch and of the drain."""
+        self.reading, left = event["batch_read"] or 0, event["records_left"]
+        self.rate = event["records_per_second"] or self.rate
+        total = self.read + self.reading + left if left is not None else event["batch_records"]
+        done = self.read + self.reading if left is not None else self.reading
+        self.done, self.seconds_left = (done / total if total else None), event["seconds_left"]
 
 
 class EventOutput:
@@ -79,10 +91,12 @@ class EventOutput:
             line.rate = event["read"] / max(event["seconds"], 0.001)
             line.tables |= set(event["tables"])
             line.batch, line.committed, line.state = event["batch"], time.monotonic(), "running"
+            line.reading = 0
         elif kind == "setup":
             line.state = "starting"
         elif kind == "progress":
             line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
+            line.update_progress(event)
             line.state = "waiting: open transaction" if hanging(event) else "running"
         elif kind == "retry":
             line.state = f"waiting: {event['error']}"
@@ -118,7 +132,8 @@ def cells(name: str, line: StatusLine) -> dict[str, str]:
         "pipeline": name,
         "state": line.state,
         "rows/s": f"{line.rate:,.0f}",
-        "read": f"{line.read:,}",
+        "read": f"{line.read + line.reading:,}",
+        "progress": progress_text(line.done, line.seconds_left),
         "dead": f"{line.dead:,}",
         "tables": str(len(line.tables)),
         "lag": lag_text(line.lag, line.lag_seconds),
@@ -140,6 +155,15 @@ def lag_text(records: int | None, seconds: float | None) -> str:
     if records is None:
         return "unknown"
     return f"{records:,}" if not records or seconds is None else f"{records:,} ({seconds:,.1f} s)"
+
+
+def progress_text(done: float | None, seconds_left: float | None) -> str:
+    """Bar, percentage and time left: `██████░░░░ 60 %, 12 s left`."""
+    if done is None:
+        return "–"
+    filled = round(min(done, 1.0) * _BAR)
+    left = "" if seconds_left is None else f", {seconds_left:,.0f} s left"
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {min(done, 1.0):.0%}{left}"
 
 
 def transaction_text(transaction: Mapping[str, Any]) -> str:

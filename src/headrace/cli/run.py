@@ -39,13 +39,20 @@ def run(
         announce(until)
     with Signals() as signals:  # before the slow imports
         from headrace.cli.output import EventOutput
-        from headrace.serve.runner import run_all
+        from headrace.pipeline.spark_session import SharedSession
         from headrace.validate.load import load
 
         specs = [spec for file in spec_files for spec in load(file)]
         with EventOutput(as_json, announced=until is None) as output:
             signals.say = output.say
-            results = run_all(specs, until=until, report=output, stop=signals.stop, wait=wait, abandon=signals.abandon)
+            shared = SharedSession(specs, signals.stop, output)
+            if until is None and not wait:
+                shared.prepare()  # before the slow imports; a drain first looks for new records
+            from headrace.serve.runner import run_all
+
+            results = run_all(
+                specs, until=until, report=output, stop=signals.stop, wait=wait, abandon=signals.abandon, shared=shared
+            )
         for result in results:
             event = summary_event(result)
             emit(event) if as_json else output.say(summary_text(event))

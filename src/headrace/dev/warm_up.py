@@ -10,6 +10,7 @@ from typing import Any
 from headrace.dev import kafka
 from headrace.runtime import class_archive, jars, session
 from headrace.runtime.java import find_java
+from headrace.source.base import RECORD_COLUMNS
 
 
 def make_archives(*, progress: jars.Progress | None = None) -> None:
@@ -33,7 +34,7 @@ def _run_once(scratch: Path, spark_jvm: list[str], kafka_jvm: list[str]) -> None
         _produce(broker.bootstrap)
         if spark_jvm:
             spark = session.start("warm", cores=1, jvm=["-XX:TieredStopAtLevel=1", *spark_jvm], work=scratch)
-            _stream(spark, broker.bootstrap, scratch)
+            _read(spark, broker.bootstrap, scratch)
             session.stop_session(spark, within=120)
 
 
@@ -49,18 +50,15 @@ def _produce(bootstrap: str) -> None:
     producer.flush(30)
 
 
-def _stream(spark: Any, bootstrap: str, scratch: Path) -> None:
+def _read(spark: Any, bootstrap: str, scratch: Path) -> None:
     """Run one batch that loads all JVM classes a pipeline uses."""
 
     def same(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
-    def stage(frame: Any, _: int) -> None:
-        session.map_in_arrow(frame.select("value"), same, "value binary").collect()
-        frame.write.format("delta").mode("append").save(str(scratch / "lake"))
-
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "warm", "startingOffsets": "earliest"}
-    source = spark.readStream.format("kafka").options(**options, includeHeaders="true").load()
-    sink = source.writeStream.foreachBatch(stage).option("checkpointLocation", str(scratch / "checkpoint"))
-    sink.trigger(availableNow=True).start().awaitTermination(120)
+    options = {"kafka.bootstrap.servers": bootstrap, "assign": '{"warm": [0]}', "includeHeaders": "true"}
+    options |= {"startingOffsets": '{"warm": {"0": 0}}', "endingOffsets": '{"warm": {"0": 100}}'}
+    frame = spark.read.format("kafka").options(**options).load().selectExpr(*RECORD_COLUMNS).coalesce(1)
+    session.map_in_arrow(frame.select("value"), same, "value binary").collect()
+    frame.write.format("delta").mode("append").save(str(scratch / "lake"))
     spark.read.format("delta").load(str(scratch / "lake")).count()

@@ -21,6 +21,7 @@ from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, HeadraceError, StopRequested, TableChanged, TableFeature, TransientError
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline import cleanup, inference_minimum, overwrite, task
+from headrace.pipeline.batch_loop import BatchLoop
 from headrace.pipeline.circuit_breaker import CircuitBreaker
 from headrace.pipeline.commit_order import commit_tables
 from headrace.pipeline.context import Maintenance, PipelineContext, Recovery, StagedTable
@@ -28,7 +29,7 @@ from headrace.pipeline.deduplicate import Deduplication
 from headrace.pipeline.events import Report, Summary, batch_event
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.manifest import Manifest, merge_manifests
-from headrace.pipeline.streaming_query import StreamingBatches
+from headrace.pipeline.progress import Progress
 from headrace.pipeline.tables import PipelineTables
 from headrace.pipeline.verify_source import ordered_by_offset, readable_ranges, same_topics, still_there, verify_source
 from headrace.plan.accounting import Counts
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_REPORT_INTERVAL = 2.0  # seconds
+_LAG_INTERVAL, _PROGRESS_INTERVAL = 2.0, 1.0  # seconds
 _TOPIC_INTERVAL = 1.0  # seconds between checks while no topic matches
 
 
@@ -70,6 +71,7 @@ class Pipeline:
         until: str | None = None,
         report: Report = lambda event: None,
         stop: threading.Event | None = None,
+        prepare_spark: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
         self.writer = spec.pipeline  # the name in the txns of the commits
@@ -83,16 +85,19 @@ class Pipeline:
         self.source: Source = open_source(spec)
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
-        self.repartitioned = False  # whether the source has other partitions now than the query reads
+        self.repartitioned = False  # whether the source has other partitions now than are read
+        self.staging_seconds = 0.0  # of the last batch: reading, decoding and staging
         self.lag_seconds: float | None = math.inf  # at the last check; None where the source reports none
         self.accepts_gaps = False  # whether records of an open batch that the source no longer has are given up
         self.accepted_gaps: list[str] = []  # descriptions of what was given up
         self._breaker = CircuitBreaker(spec.circuit_breaker)
         self._unchecked = frozenset(spec.branch_specs())  # branches whose column names were not checked in this run
-        self._reported = time.monotonic()
+        self.progress = Progress()
+        self._reported = self._lag_read = time.monotonic()
+        self._lag = lag_event()
         self._cleaned: date | None = None  # the day of the last cleanup
         self._retention_time = EPOCH
-        self._start_spark = spark
+        self._start_spark, self._prepare_spark = spark, prepare_spark
         self._policy = retry.Retry(
             spec.retry.unreachable.initial_interval.total_seconds(),
             spec.retry.unreachable.max_interval.total_seconds(),
@@ -134,6 +139,8 @@ class Pipeline:
     def _attempt(self) -> None:
         """Resume from the ledger: finish the open batch, refill restored tables, verify the source, stream."""
         self.open_ledger()
+        if self.until is None or self._has_records():
+            self._prepare_spark()  # in the background: it takes longer than all that follows
         self.recovery.rebuild_ledger(self.context)
         self.finish_open_batch()
         self.refill_tables()
@@ -156,11 +163,11 @@ class Pipeline:
         self.repartitioned = False
 
     def _stream(self) -> bool:
-        """Run one streaming query; True when the source must be verified again for another one."""
+        """Run batches; True when the source must be verified again before further ones."""
         if self.stop.is_set() or (self.until is not None and not self._has_records()):
             return False
         if self.position:
-            return StreamingBatches(self).run()
+            return BatchLoop(self).run()
         self.stop.wait(_TOPIC_INTERVAL)
         self.lease.check()
         self.on_tick()
@@ -169,7 +176,8 @@ class Pipeline:
     def _has_records(self) -> bool:
         """Whether there are records to read; a drain without any does not start Spark."""
         bounds = self.source.bounds()
-        return any(bound.latest > self.position.get(partition, bound.latest) for partition, bound in bounds.items())
+        position = self.position or self.ledger.position() or self.source.start(bounds)
+        return any(bound.latest > position.get(partition, bound.latest) for partition, bound in bounds.items())
 
     @property
     def spark(self) -> SparkSession:
@@ -244,6 +252,7 @@ class Pipeline:
         if (tasks := task.tasks_for(ranges, self.mean_bytes())) < len(ranges):
             frame = frame.coalesce(tasks)
         manifests, runs = self.discover_and_stage(frame, batch, started)
+        self.staging_seconds = (datetime.now(UTC) - started).total_seconds()
         self._check_names(manifests)
         faults.reach(faults.Point.AFTER_STAGING, batch=batch)
         self._same_topics(ranges)
@@ -509,18 +518,31 @@ class Pipeline:
         counts = self.summary.counts
         return counts.value_bytes / counts.read if counts.read else 1000.0
 
-    def on_tick(self) -> None:
-        """Report the lag every two seconds; called several times a second while the query runs."""
-        if time.monotonic() - self._reported < _REPORT_INTERVAL:
+    def on_tick(self, records_read: Callable[[], int] = lambda: 0) -> None:
+        """Report the progress every second, the lag every two; called several times a second while batches run.
+
+        `records_read`: how many records the tasks of the current batch have read.
+        """
+        now = time.monotonic()
+        if now - self._reported < _PROGRESS_INTERVAL:
             return
-        self._reported = time.monotonic()
+        self._reported = now
+        if now - self._lag_read >= _LAG_INTERVAL:
+            self._lag_read, self._lag = now, self._read_lag()
+        elif not self.progress.is_reading:
+            return
+        read = records_read() if self.progress.is_reading else 0
+        self.report({"event": "progress", "pipeline": self.spec.pipeline, **self._lag, **self.progress.event(read)})
+
+    def _read_lag(self) -> dict[str, Any]:
         try:
             lag = self.source.lag(self.position)
-            self.lag_seconds, progress = lag.seconds, lag.event()
-            self.repartitioned = lag.partitions != self.position.keys()
         except TransientError:
-            self.lag_seconds, progress = math.inf, lag_event()
-        self.report({"event": "progress", "pipeline": self.spec.pipeline, **progress})
+            self.lag_seconds = math.inf
+            return lag_event()
+        self.lag_seconds = lag.seconds
+        self.repartitioned = lag.partitions != self.position.keys()
+        return lag.event()
 
 
 def _discovered(manifests: Sequence[Manifest]) -> dict[RouteId, Structure]:

@@ -42,6 +42,12 @@ _JVM = (
     # Own options: most garbage dies young; a JVM out of memory must exit; Delta checks twice unless in UTC;
     # Kafka settings must not read files or the environment.
     "-XX:+UseParallelGC",
+    # A tenth of the default rate of optimizing compilations: by default they take 4 of the 15 CPU-seconds of a start,
+    # on the cores that the first batches need. Code that is hot for seconds is still optimized.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
     "-Duser.timezone=UTC",
@@ -62,6 +68,7 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",
     "spark.locality.wait": "0s",
     "spark.speculation": "false",
+    "spark.executor.heartbeatInterval": "1s",  # carries the metrics that show the progress of a batch
     "spark.buffer.size": "1048576",
     "spark.python.worker.reuse": "true",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -115,6 +122,9 @@ appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = 20MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
+# It warns of the fixed group id of every read; partitions are assigned, so consumers with the same id share nothing.
+logger.kafka.name = org.apache.spark.sql.kafka010.KafkaSourceProvider
+logger.kafka.level = error
 rootLogger.level = {level}
 rootLogger.appenderRef.file.ref = file
 """
@@ -144,11 +154,11 @@ def start(
     jvm: Sequence[str] = (),
     work: Path | None = None,
     progress: jars.Progress | None = None,
-    stop: threading.Event | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Spark session of this process; later callers share the session, and the settings, of the first.
 
-    Setting `stop` during startup raises StopRequested.
+    StopRequested if `cancelled` returns true during startup.
     """
     global _shared
     with _lock:
@@ -162,7 +172,7 @@ def start(
         options += jvm or class_archive.use("spark", find_java(), parts)
         child = _start_jvm([*parts, *extra_jars], options, scratch, log_folder(work))
         try:
-            port, secret = _wait_for_gateway(child, scratch / "gateway", stop or threading.Event())
+            port, secret = _wait_for_gateway(child, scratch / "gateway", cancelled)
             spark = _open(child, _settings(app, cores, scratch) | dict(conf or {}), port, secret)
         except BaseException:
             child.crash()
@@ -201,6 +211,23 @@ def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]],
     mapped = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column = mapped(*[frame[name] for name in frame.columns])
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+def rows_read(spark: Any, description: str) -> int:
+    """Rows that the running query with this job description has read, as of the last heartbeat; 0 if unknown."""
+    rows = 0
+    with suppress(Exception):  # the query may end, or the JVM may die
+        store = spark._jsparkSession.sharedState().statusStore()
+        queries = store.executionsList()
+        for query in map(queries.apply, range(queries.size())):
+            if query.completionTime().isDefined() or query.description() != description:
+                continue
+            metrics, values = query.metrics(), store.executionMetrics(query.executionId())
+            for metric in map(metrics.apply, range(metrics.size())):
+                value = values.get(metric.accumulatorId())
+                if metric.name() == "number of output rows" and value.isDefined():
+                    rows = max(rows, int(value.get().replace(",", "")))  # of the scan: the manifests are fewer
+    return rows
 
 
 def pid(spark: Any) -> int:
@@ -282,6 +309,8 @@ def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> An
     context = SparkContext(gateway=gateway, conf=SparkConf().setAll(list(settings.items())))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark replaces the handler of the command
+    # It would print a traceback when the JVM is killed, which closes its connection.
+    context._accumulatorServer.handle_error = lambda *_: None
     return SparkSession(context)
 
 
@@ -300,15 +329,16 @@ def _connect(jvm: Child, port: int, secret: str) -> Any:
     return gateway
 
 
-def _wait_for_gateway(jvm: Child, info: Path, stop: threading.Event, within: float = 120) -> tuple[int, str]:
+def _wait_for_gateway(jvm: Child, info: Path, cancelled: Callable[[], bool], within: float = 120) -> tuple[int, str]:
     deadline = time.monotonic() + within
     while not info.is_file():
         if jvm.poll() is not None:
             raise SetupError(f"Java exited with code {jvm.returncode} before Spark started; see {log_folder()}.")
         if time.monotonic() > deadline:
             raise SetupError(f"Spark did not start within {within:g} s; see {log_folder()}.")
-        if stop.wait(0.02):
+        if cancelled():
             raise StopRequested("Stopped while Spark was starting.")
+        time.sleep(0.02)
     port, length = struct.unpack_from("!ii", raw := info.read_bytes())
     return port, raw[8 : 8 + length].decode()
 

@@ -15,13 +15,12 @@ from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.overwrite import check_bounded
 from headrace.pipeline.pipeline import Pipeline
-from headrace.pipeline.spark_session import ORDERLY, SharedSession
+from headrace.pipeline.spark_session import SharedSession
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.validate.load import load
 
 _STOP_TIMEOUT = 28.0  # seconds; a request to stop is completed within 30
-_JVM_STOP_TIMEOUT = 1.0  # seconds, after a request to stop
 
 
 @dataclass
@@ -53,11 +52,12 @@ def run_all(
     stop: threading.Event | None = None,
     wait: bool = False,
     abandon: threading.Event | None = None,
+    shared: SharedSession | None = None,
 ) -> list[RunResult]:
     """Run pipelines in parallel. If one lease is held, none starts; if one pipeline stops, the others continue.
 
     `abandon`: once set, do not wait for running pipelines, nor for longer than 28 s after `stop`. They keep running,
-    so the caller must end the process.
+    so the caller must end the process. `shared`: a session that is already being started; it is closed at the end.
     """
     if until not in (None, "latest"):
         raise UsageError(f"Invalid until: '{until}'.", hint="Use 'latest', or omit it to run continuously.")
@@ -65,7 +65,7 @@ def run_all(
     for spec in specs:
         check_bounded(spec, until)
     stop = stop or threading.Event()
-    shared = SharedSession(specs, stop, report)
+    shared = shared or SharedSession(specs, stop, report)
     recovery = StartupRecovery()
     pipelines = [
         Pipeline(
@@ -76,14 +76,16 @@ def run_all(
             until=until,
             report=report,
             stop=stop,
+            prepare_spark=shared.prepare,
         )
         for spec in specs
     ]
     results = [RunResult(pipeline.summary) for pipeline in pipelines]
-    with ExitStack() as leases:
+    with ExitStack() as resources:
+        resources.callback(shared.close)
         try:
             for pipeline in pipelines:
-                leases.enter_context(pipeline.take_lease(wait))
+                resources.enter_context(pipeline.take_lease(wait))
         except StopRequested:
             return results
         threads = [
@@ -95,9 +97,8 @@ def run_all(
         if running := _join(threads, stop, abandon):
             for thread, result in zip(threads, results, strict=True):
                 result.abandoned = thread in running
-            leases.pop_all()  # not released: running pipelines hold them until the process ends
+            resources.pop_all()  # not released: running pipelines hold them until the process ends
             return results
-    shared.close(_JVM_STOP_TIMEOUT if stop.is_set() else ORDERLY)
     for result in results:
         if result.died is not None:
             raise result.died

@@ -74,17 +74,14 @@ class Source(Protocol):
     def bounds(self) -> dict[Partition, Bounds]:
         """Earliest and latest offsets of every partition, at the isolation level of the spec."""
 
+    def latest(self, partitions: Sequence[Partition]) -> Offsets:
+        """Latest offsets of these partitions; asked for several times a second."""
+
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
         """Start offsets of these partitions, from `start` of the spec."""
 
-    def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """Streaming DataFrame of the partitions in `position`, from these offsets on."""
-
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """Batch DataFrame of exactly these ranges."""
-
-    def ends(self, offset: str) -> Offsets:
-        """Parse the end offsets that Spark stores for a batch."""
 
     def tail(self, count: int, where: str) -> Any:
         """The last (or first) `count` records of each topic as an Arrow table, without Spark."""

@@ -35,18 +35,14 @@ class GenerateSource:
         size, remainder = divmod(self.generate.records, self.generate.partitions)
         return {(TOPIC, part): Bounds(0, size + (part < remainder)) for part in range(self.generate.partitions)}
 
+    def latest(self, partitions: Sequence[Partition]) -> Offsets:
+        """Number of events of each partition."""
+        bounds = self.bounds()
+        return {each: bounds[each].latest for each in partitions}
+
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
         """Always the first record."""
         return {partition: offsets.earliest for partition, offsets in bounds.items()}
-
-    def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """Streaming DataFrame of the events from `position` on."""
-        from headrace.source.generate_reader import GeneratedData
-
-        spark.dataSource.register(GeneratedData)
-        reader = spark.readStream.format(GeneratedData.name()).options(**self._options())
-        starts = json.dumps({str(part): offset for (_, part), offset in position.items()})
-        return reader.options(starts=starts, max_rows=str(limits.get("maxOffsetsPerTrigger", 0))).load()
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """Batch DataFrame of exactly these ranges."""
@@ -55,10 +51,6 @@ class GenerateSource:
         spark.dataSource.register(GeneratedData)
         spans = json.dumps([[part.partition, part.start, part.until] for part in ranges])
         return spark.read.format(GeneratedData.name()).options(**self._options(), spans=spans).load()
-
-    def ends(self, offset: str) -> Offsets:
-        """Parse end offsets from the JSON of `GeneratedData`."""
-        return {(TOPIC, int(part)): until for part, until in json.loads(offset).items()}
 
     def tail(self, count: int, where: str = "end") -> pa.Table:
         """The last (or first) events."""

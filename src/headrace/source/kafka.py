@@ -90,6 +90,10 @@ class KafkaSource:
         """Earliest and latest (for read_committed: last stable) offset of every partition."""
         return self._bounds(self._partitions())
 
+    def latest(self, partitions: Sequence[Partition]) -> Offsets:
+        """Latest (for read_committed: last stable) offsets of these partitions."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+
     def _bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
         earliest = self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
         latest = self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
@@ -253,13 +257,6 @@ class KafkaSource:
 
     # ---- records ----
 
-    def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """Streaming DataFrame of records from `position` on."""
-        # Assigned, not subscribed: a new partition is read once `verify_source` has its start offset.
-        reader = spark.readStream.format("kafka").options(**self._spark(), assign=_assignment(position))
-        reader = reader.options(startingOffsets=_offsets_json(position), **{key: str(limits[key]) for key in limits})
-        return reader.load().selectExpr(*RECORD_COLUMNS)
-
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """Batch DataFrame of exactly these ranges."""
         starts = {(part.topic, part.partition): part.start for part in ranges}
@@ -268,20 +265,13 @@ class KafkaSource:
         reader = reader.options(startingOffsets=_offsets_json(starts), endingOffsets=_offsets_json(ends))
         return reader.load().selectExpr(*RECORD_COLUMNS)
 
-    def ends(self, offset: str) -> Offsets:
-        """Parse end offsets from the JSON of Spark's Kafka source."""
-        return {
-            (topic, int(partition)): until
-            for topic, partitions in json.loads(offset).items()
-            for partition, until in partitions.items()
-        }
-
     def _spark(self) -> dict[str, str]:
         return {
             **CONSUMER,
             "kafka.bootstrap.servers": self.kafka.bootstrap,
             "kafka.isolation.level": self.kafka.isolation,
-            "groupIdPrefix": f"headrace-{self.spec.pipeline}",
+            # The same id for all batches: Spark keeps consumers by it. Partitions are assigned, so there is no group.
+            "kafka.group.id": f"headrace-{self.spec.pipeline}",
             **{f"kafka.{key}": value for key, value in self.kafka.java_security().items()},
             **{f"kafka.{key}": str(value) for key, value in self.kafka.settings.items()},
         }
