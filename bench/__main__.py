@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 
 from bench import report
-from bench.parts import FULL, FULL_ONLY, PARTS, QUICK, Bench, Figures, Scale
+from bench.parts import FULL_ONLY, PARTS
+from bench.runs import FULL, QUICK, Bench, Figures, Scale
 from bench.topics import broker_topics
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -84,6 +85,7 @@ def _write_results(file: Path, part: str, figures: list[Figures], scale: Scale, 
         "part": part,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": scale.quick,
+        "small": scale.records < FULL.records,
         "turns": scale.turns,
         "seconds": round(seconds),
         "machine": {
