@@ -39,12 +39,14 @@ def main() -> int:
         scale = replace(
             scale, records=arguments.records, growth=arguments.records, warm=min(scale.warm, arguments.records)
         )
+    if arguments.turns:
+        scale = replace(scale, turns=arguments.turns)
     results = Path(arguments.results or (RESULTS / "quick" if scale.quick else RESULTS))
     results.mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if not (scale.quick and part in FULL_ONLY)]
     failed = _measure(arguments.only.split(",") if arguments.only else parts, scale, results)
     print(report.text(results))
-    if not scale.quick and not arguments.only and not arguments.records and not failed:
+    if not scale.quick and not (arguments.only or arguments.records or arguments.turns or failed):
         report.write(RESULTS)
     return 1 if failed else 0
 
@@ -54,6 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help=f"comma-separated parts: {', '.join(PARTS)}")
     parser.add_argument("--report", action="store_true", help="write the pages from existing results")
     parser.add_argument("--records", type=int, default=0, help="number of records; the pages are not written")
+    parser.add_argument("--turns", type=int, default=0, help="number of turns; the pages are not written")
     parser.add_argument("--results", default="", help="folder for the figures; default: bench/results")
     arguments = parser.parse_args()
     if unknown := set(filter(None, arguments.only.split(","))) - set(PARTS):

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+ROOT = Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 PREFIX = "@@"  # of the lines that a peer reports
 
@@ -51,14 +52,30 @@ def tree_cpu(root: int) -> float:
     return total / TICKS
 
 
-def tree_pss(root: int) -> int:
+def _pss(pid: int) -> int:
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    return 0
+
+
+def tree_pss(root: int, *, with_root: bool = True) -> int:
     """PSS of a process and its children, in bytes."""
-    total = 0
-    for pid in _tree(root):
-        with suppress(OSError, StopIteration):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
-    return total
+    return sum(_pss(pid) for pid in _tree(root) if with_root or pid != root)
+
+
+def kill_tree(child: subprocess.Popen[str]) -> None:
+    """Kill a process and its children."""
+    for pid in reversed(_tree(child.pid)):
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).kill()
+    child.wait(30)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Environment of a peer: imports from this repository, state in its folder."""
+    python_path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": python_path, "XDG_STATE_HOME": str(folder / "state")}
 
 
 class Peer:
@@ -68,14 +85,10 @@ class Peer:
         folder.mkdir(parents=True, exist_ok=True)
         self._timeout = timeout
         self._log = folder / "peer.log"
-        root = Path(__file__).resolve().parent.parent
-        python_path = os.pathsep.join(filter(None, [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]))
-        environment = {**os.environ, "PYTHONPATH": python_path, "XDG_STATE_HOME": str(folder / "state")}
         command = [sys.executable, "-m", module, json.dumps({**order, "folder": str(folder)})]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with self._log.open("wb") as log:
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, cwd=root
-            )
+            self._child = subprocess.Popen(command, **pipes, stderr=log, env=environment(folder), text=True, cwd=ROOT)
         self.peak = self._peak = 0
 
     def readings(self) -> Iterator[Reading]:
@@ -120,12 +133,8 @@ class Peer:
             self._peak, self.peak = max(self._peak, now), max(self.peak, now)
 
     def _end(self) -> None:
-        if self._child.poll() is not None:
-            return
-        for pid in reversed(_tree(self._child.pid)):
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
-        self._child.wait(30)
+        if self._child.poll() is None:
+            kill_tree(self._child)
 
 
 def report(event: str, label: str, result: Mapping[str, Any] | None = None) -> None:

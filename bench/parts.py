@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.cold import cold
 from bench.drains import TEN, UNLIKE, by_type, with_registry
 from bench.meter import Peer
 from bench.peers import spec_text
@@ -261,6 +262,7 @@ def _on_tables(bench: Bench, peers: Sequence[str], drains: Sequence[Mapping[str,
 
 PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "drain": drain,
+    "cold": cold,
     "micro": micro,
     "poison": poison,
     "tables": tables,
@@ -277,4 +279,4 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "plan": plan,
 }
 # Parts that a quick run of five minutes leaves out.
-FULL_ONLY = frozenset({"types", "formats", "jmespath", "poison", "growth", "tables", "upsert", "compact"})
+FULL_ONLY = frozenset({"cold", "types", "formats", "jmespath", "poison", "growth", "tables", "upsert", "compact"})

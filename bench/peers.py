@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.columns import FIELDS
+from bench.consumers import arrow_consumer, pandas_consumer
 from bench.meter import report
-from bench.records import ARROW, FIELDS
 
 Drain = Callable[[Mapping[str, Any], Path], dict[str, Any]]
 BATCH_ROWS = 1_000_000  # Headrace's default limit per batch, used for the textbook as well
@@ -27,15 +28,17 @@ BATCH_ROWS = 1_000_000  # Headrace's default limit per batch, used for the textb
 def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
     """Spec of a drain."""
     columns = [{"name": name, "type": kind} for name, kind in drain.get("columns", FIELDS).items()]
-    columns.append({"name": "headers", "type": "map<string, binary>"})
+    with_headers = drain.get("headers", True)
+    if with_headers:
+        columns.append({"name": "headers", "type": "map<string, binary>"})
     routed = bool(drain.get("route"))
     table: dict[str, Any] = {"path": "./lake/{route}" if routed else "./lake/events", **drain.get("table", {})}
     if not drain.get("inferred"):
         table["columns"] = columns
     spec = {
         "pipeline": "bench",
-        "source": {"kafka": {"brokers": order["bootstrap"], "topics": [drain["topic"]]}},
-        "transform": [{"set": {"headers": "_headers"}}, *drain.get("transform", ())],
+        "source": {"kafka": {"brokers": order["bootstrap"], "topics": drain.get("topics", [drain["topic"]])}},
+        "transform": [*([{"set": {"headers": "_headers"}}] if with_headers else ()), *drain.get("transform", ())],
         "table": table,
         **({"route": {"by": {"field": drain["route"]}}} if routed else {}),
         **drain.get("spec", {}),
@@ -66,7 +69,7 @@ def headrace(order: Mapping[str, Any]) -> Drain:
 # ---- textbook ----
 
 
-def _kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
+def kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
     """Options of Spark's source as Headrace sets them; they are faster than the defaults."""
     from headrace.source.kafka import CONSUMER
 
@@ -84,7 +87,7 @@ def _textbook_query(spark: Any, order: Mapping[str, Any], topic: str, folder: Pa
     from pyspark.sql import functions as F
 
     schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
-    source = spark.readStream.format("kafka").options(**_kafka_options(order, topic)).load()
+    source = spark.readStream.format("kafka").options(**kafka_options(order, topic)).load()
     rows = source.select(
         F.from_json(F.col("value").cast("string"), schema).alias("event"),
         F.map_from_entries("headers").alias("headers"),
@@ -131,91 +134,11 @@ def floor(order: Mapping[str, Any]) -> Drain:
             rows = session.map_in_arrow(frame, _count, "n long").collect()
             counts.append(sum(row.n for row in rows))
 
-        source = spark.readStream.format("kafka").options(**_kafka_options(order, options["topic"])).load()
+        source = spark.readStream.format("kafka").options(**kafka_options(order, options["topic"])).load()
         sink = source.selectExpr(*RECORD_COLUMNS).writeStream.foreachBatch(count)
         sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
         sink.trigger(availableNow=True).start().awaitTermination()
         return {"read": sum(counts), "batches": len(counts)}
-
-    return drain
-
-
-# ---- plain consumers ----
-
-
-def _batches(order: Mapping[str, Any], topic: str, size: int) -> Iterator[list[Any]]:
-    """Batches of a topic's records; offsets are committed to the broker after each batch."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    settings = {"enable.auto.commit": False, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    group = f"bench-{os.getpid()}-{time.monotonic_ns()}"
-    consumer = Consumer({"bootstrap.servers": order["bootstrap"], "group.id": group, **settings, "log_level": 0})
-    try:
-        partitions = [TopicPartition(topic, part, 0) for part in consumer.list_topics(topic).topics[topic].partitions]
-        remaining = sum(consumer.get_watermark_offsets(partition)[1] for partition in partitions)
-        consumer.assign(partitions)
-        while remaining:
-            batch: list[Any] = []
-            while len(batch) < min(size, remaining):
-                batch += consumer.consume(min(size, remaining) - len(batch), timeout=1)
-            yield batch
-            consumer.commit(asynchronous=False)
-            remaining -= len(batch)
-    finally:
-        consumer.close()
-
-
-def _source(record: Any) -> dict[str, Any]:
-    return {
-        "topic": record.topic(),
-        "partition": record.partition(),
-        "offset": record.offset(),
-        "timestamp": record.timestamp()[1] * 1000,
-    }
-
-
-def pandas_consumer(order: Mapping[str, Any]) -> Drain:
-    """`json` and pandas, 10,000 records per batch."""
-    import pandas as pd
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        batches = 0
-        for batch in _batches(order, options["topic"], 10_000):
-            frame = pd.DataFrame([json.loads(record.value()) for record in batch])
-            frame["timestamp"] = pd.to_datetime(frame["timestamp"], format="ISO8601", utc=True)
-            frame["headers"] = [record.headers() or [] for record in batch]
-            frame["_source"] = [_source(record) for record in batch]
-            table = pa.Table.from_pandas(frame, ARROW, preserve_index=False)
-            write_deltalake(str(folder / "lake"), table, mode="append")
-            batches += 1
-        return {"batches": batches}
-
-    return drain
-
-
-def arrow_consumer(order: Mapping[str, Any]) -> Drain:
-    """orjson and pyarrow, 100,000 records per batch."""
-    import orjson
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    stamp = ARROW.get_field_index("timestamp")
-    text = ARROW.set(stamp, pa.field("timestamp", pa.string()))
-
-    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        batches = 0
-        for batch in _batches(order, options["topic"], 100_000):
-            rows = [
-                {**orjson.loads(record.value()), "headers": record.headers() or [], "_source": _source(record)}
-                for record in batch
-            ]
-            table = pa.Table.from_pylist(rows, text)
-            table = table.set_column(stamp, ARROW.field(stamp), table.column(stamp).cast(ARROW.field(stamp).type))
-            write_deltalake(str(folder / "lake"), table, mode="append")
-            batches += 1
-        return {"batches": batches}
 
     return drain
 
@@ -287,14 +210,15 @@ PEERS: dict[str, Callable[[Mapping[str, Any]], Drain]] = {
 
 
 def main(order: dict[str, Any]) -> None:
-    """Warm up, then run all drains in each turn, each in its own folder."""
+    """Warm up, then run all drains in each turn, each in its own folder, or into the tables of the drain before it."""
     drain = PEERS[order["peer"]](order)
     base = Path(order["folder"])
     if order.get("warm"):
         drain({"topic": order["warm"]}, _folder(base / "warm"))
     for turn in range(order.get("turns", 1)):
         for number, options in enumerate(order["drains"]):
-            folder = _folder(base / f"{turn}-{number}")
+            if not options.get("same_tables"):
+                folder = _folder(base / f"{turn}-{number}")
             report("begin", options["label"])
             result = drain(options, folder)
             report("end", options["label"], result)

@@ -8,46 +8,16 @@ from itertools import islice
 from pathlib import Path
 
 import orjson
-import pyarrow as pa
 
+from bench.columns import ARROW, FIELDS
 from bench.encodings import AVRO, PROTOBUF, Encoding
-from headrace.delta.schema import SOURCE
 from headrace.source.sample_events import bench_event
 
-HEADERS = pa.field("headers", pa.map_(pa.string(), pa.binary()))
-FIELDS = {
-    "id": "bigint",
-    "event_type": "string",
-    "timestamp": "timestamp",
-    "session_id": "string",
-    "user": "struct<id: bigint, country: string, plan: string>",
-    "url": "string",
-    "status": "int",
-    "duration_ms": "double",
-    "amount": "double",
-    "tags": "array<string>",
-    "ok": "boolean",
-}
-SHORT = {name: FIELDS[name] for name in ("id", "event_type", "session_id", "ok")}
-LONG = {**FIELDS, "note": "string"}
-ARROW = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("event_type", pa.string()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("session_id", pa.string()),
-        ("user", pa.struct([("id", pa.int64()), ("country", pa.string()), ("plan", pa.string())])),
-        ("url", pa.string()),
-        ("status", pa.int32()),
-        ("duration_ms", pa.float64()),
-        ("amount", pa.float64()),
-        ("tags", pa.list_(pa.field("element", pa.string()))),
-        ("ok", pa.bool_()),
-        HEADERS,
-        SOURCE,
-    ]
-)
+__all__ = ["ARROW", "FIELDS", "KINDS", "POISON", "Events", "Kind"]
 
+SHORT = {name: FIELDS[name] for name in ("id", "event_type", "session_id", "ok")}
+BARE = {name: kind for name, kind in FIELDS.items() if name != "session_id"}
+LONG = {**FIELDS, "note": "string"}
 # Invalid JSON for these columns: each value becomes a dead letter.
 POISON = (
     b"",
@@ -88,6 +58,8 @@ class Kind:
     convert: Callable[[int, bytes], bytes] = lambda _, value: value
     columns: dict[str, str] = field(default_factory=lambda: FIELDS)
     encoding: Encoding | None = None  # other than JSON
+    headers: int = 1
+    keyed: bool = False
 
     def records(self, events: Iterable[bytes], id: int = 0) -> Iterator[bytes]:
         """Convert events to records of this kind; `id` is the schema id in the registry."""
@@ -107,8 +79,23 @@ def _short(_: int, value: bytes) -> bytes:
     return orjson.dumps({name: event[name] for name in SHORT})
 
 
+def _bare(_: int, value: bytes) -> bytes:
+    """Without the session: about 270 bytes."""
+    before, _, after = value.partition(b'"session_id":')
+    return before + after.partition(b",")[2]
+
+
 def _long(number: int, value: bytes) -> bytes:
     return value[:-1] + b',"note":"' + (f"{number:09d} a longer text ".encode() * 68)[:1660] + b'"}'
+
+
+def _very_long(number: int, value: bytes) -> bytes:
+    return value[:-1] + b',"note":"' + (f"{number:09d} a longer text ".encode() * 820)[:19_660] + b'"}'
+
+
+def _rejected(number: int, value: bytes) -> bytes:
+    """Half of them with a wrong type, half invalid JSON; about as long as the event."""
+    return value.replace(b'"id":', b'"id":"x","number":', 1) if number % 2 else value[:-1]
 
 
 def _spread(tables: int) -> Callable[[int, bytes], bytes]:
@@ -131,8 +118,16 @@ def _tagged(number: int, value: bytes) -> bytes:
 KINDS = {
     "plain": Kind(),
     "poison": Kind(_poisoned),
+    "bare": Kind(_bare, BARE, headers=0),
     "100 bytes": Kind(_short, SHORT),
     "2 kB": Kind(_long, LONG),
+    "20 kB": Kind(_very_long, LONG),
+    "rejected": Kind(_rejected),
+    **{
+        f"{headers} headers, {'key' if keyed else 'no key'}": Kind(headers=headers, keyed=keyed)
+        for headers in (0, 1, 5)
+        for keyed in (False, True)
+    },
     "1 table": Kind(_spread(1)),
     "10 tables": Kind(_spread(10)),
     "50 tables": Kind(_spread(50)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bench.markdown import peer_name, table
 from bench.results import Results, load
-from bench.sections import peer_name, sections, table
+from bench.sections import sections
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,17 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bench.markdown import peer_name, table
 from bench.results import Results
 from bench.targets import targets
+from bench.user_sections import user_sections
 
-NAMES = {
-    ("headrace", "declared"): "Headrace",
-    ("headrace", "inferred"): "Headrace, columns inferred",
-    ("textbook", "declared"): "`readStream` → `from_json` → Delta sink",
-    ("pandas", "declared"): "Python consumer, `json` + pandas",
-    ("arrow", "declared"): "Python consumer, orjson + pyarrow",
-    ("floor", "declared"): "minimum: Spark's Kafka source, counted in Python",
-}
 LAKES = {
     "headrace": "Headrace",
     "spark": "Spark SQL",
@@ -48,10 +42,6 @@ _DRAINED = {
 }
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
 def _drains(figures: list[dict[str, Any]], name: Callable[[dict[str, Any]], str]) -> list[str]:
     head = ["", "records/s", "CPU-seconds per million", "peak memory, MiB"]
     rows = [[name(e), f"{e['per_second']:,}", f"{e['cpu_per_million']:.1f}", f"{e['peak_mib']:,}"] for e in figures]
@@ -60,10 +50,6 @@ def _drains(figures: list[dict[str, Any]], name: Callable[[dict[str, Any]], str]
 
 def _label(label: str) -> str:
     return LABELS.get(label, re.sub(r"^faithful\b", "Headrace", label))
-
-
-def peer_name(figures: dict[str, Any]) -> str:
-    return NAMES[figures["peer"], figures["label"]]
 
 
 def sections(results: Results) -> Iterator[str]:
@@ -76,6 +62,7 @@ def sections(results: Results) -> Iterator[str]:
     if "drain" in results:
         yield f"### One topic ({results['drain']['figures'][0]['records']:,} records, 4 partitions)\n"
         yield from _drains(results["drain"]["figures"], peer_name)
+    yield from user_sections(results)
     if "micro" in results:
         yield "### Micro-batches (1,000 records/s, one batch per second)\n"
         rows = [

@@ -19,7 +19,7 @@ from headrace.dev.kafka import Broker
 from services.registry import RegistryServer, registry_server
 
 QUIET = {"log_level": 0}
-HEADERS = [("trace", b"00f067aa0ba902b7")]
+HEADERS = [(name, b"00f067aa0ba902b7") for name in ("trace", "span", "tenant", "origin", "version")]
 
 
 class Topics:
@@ -31,9 +31,9 @@ class Topics:
         self._events = Events(folder / "events.jsonl")
         self._filled: set[str] = set()
 
-    def filled(self, kind: str, count: int, partitions: int = 4) -> str:
-        """Topic with `count` records of a kind."""
-        name = re.sub("[^a-z0-9]+", "_", kind) + f"-{count}-{partitions}"
+    def filled(self, kind: str, count: int, partitions: int = 4, copy: int = 1) -> str:
+        """Topic with `count` records of a kind; another topic for each copy."""
+        name = re.sub("[^A-Za-z0-9]+", "_", kind) + f"-{count}-{partitions}-{copy}"
         if name not in self._filled:
             self.empty(name, partitions)
             self._fill(name, kind, count, partitions)
@@ -46,6 +46,10 @@ class Topics:
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
         return name
 
+    def values(self, kind: str, count: int) -> list[bytes]:
+        """Values of records of a kind."""
+        return list(KINDS[kind].records(self._events.first(count)))
+
     def flow(self, topic: str, per_second: int, ended: threading.Event) -> None:
         """Send records at a constant rate, in steps of ten milliseconds, until `ended` is set."""
         producer = self._producer(linger=0)
@@ -53,7 +57,7 @@ class Topics:
         start, sent = time.monotonic(), 0
         while not ended.wait(0.01):
             while sent < (time.monotonic() - start) * per_second:
-                producer.produce(topic, values[sent % len(values)], partition=sent % 4, headers=HEADERS)
+                producer.produce(topic, values[sent % len(values)], partition=sent % 4, headers=HEADERS[:1])
                 sent += 1
             producer.poll(0)
         producer.flush(30)
@@ -61,10 +65,12 @@ class Topics:
     def _fill(self, topic: str, kind: str, count: int, partitions: int) -> None:
         producer, record_kind = self._producer(linger=20), KINDS[kind]
         id = self._registered(topic, record_kind.encoding) if record_kind.encoding else 0
+        headers = HEADERS[: record_kind.headers] or None
         for number, value in enumerate(record_kind.records(self._events.first(count), id)):
+            key = b"%012d" % number if record_kind.keyed else None
             while True:
                 try:
-                    producer.produce(topic, value, partition=number % partitions, headers=HEADERS)
+                    producer.produce(topic, value, key, partition=number % partitions, headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.1)

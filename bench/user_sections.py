@@ -1,0 +1,68 @@
+"""Sections on what a user experiences: whole commands, and the age of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.markdown import peer_name, table
+from bench.results import Results
+
+_COLD = ["", "seconds", "CPU-seconds", "first commit, s", "commits", "longest gap, s", "peak memory, MiB"]
+
+
+def user_sections(results: Results) -> Iterator[str]:
+    """Sections of the parts that were measured."""
+    if "cold" in results:
+        yield from _cold_sections(results)
+    if "freshness" in results:
+        yield from _freshness_section(results)
+    if "records" in results:
+        yield from _records_sections(results)
+
+
+def _cold_sections(results: Results) -> Iterator[str]:
+    figures = results["cold"]["figures"]
+    for count in dict.fromkeys(each["records"] for each in figures):
+        yield f"### Whole command ({count:,} records of 270 bytes, cold processes)\n"
+        rows = [
+            [
+                peer_name(each),
+                f"{each['seconds']:.1f}",
+                f"{each['cpu']:.1f}",
+                f"{each['first_commit']:.1f}",
+                f"{each['commits']}",
+                "–" if each["max_gap"] is None else f"{each['max_gap']:.1f}",
+                f"{each['peak_mib']:,}",
+            ]
+            for each in figures
+            if each["records"] == count
+        ]
+        yield from table(_COLD, rows)
+
+
+def _freshness_section(results: Results) -> Iterator[str]:
+    yield "### Age of rows at commit, seconds (one commit every 500 ms)\n"
+    rows = [
+        [
+            f"{peer_name(each)}, {each['rate']:,} records/s",
+            f"{each['per_second']:,}",
+            *(f"{each[name]:.2f}" for name in ("p50", "p95", "p99", "max", "cores")),
+            f"{each['peak_mib']:,}",
+        ]
+        for each in results["freshness"]["figures"]
+    ]
+    yield from table(["", "committed records/s", "p50", "p95", "p99", "max", "cores", "peak memory, MiB"], rows)
+
+
+def _records_sections(results: Results) -> Iterator[str]:
+    yield "### Headers, keys and record sizes\n"
+    rows = [
+        [
+            each["label"] + (", minimum" if each["peer"] == "floor" else ""),
+            f"{each['per_second']:,}",
+            f"{each['cpu_per_million']:.1f}",
+            f"{each['peak_mib']:,}",
+        ]
+        for each in results["records"]["figures"]
+    ]
+    yield from table(["", "records/s", "CPU-seconds per million", "peak memory, MiB"], rows)
