@@ -82,8 +82,10 @@ def _intent(batch: int) -> Intent:
     return Intent("bench", batch, ranges, (), counts, datetime.now(UTC), "", "", "digest", "0")
 
 
-def _table(store: Store, checkpoints: CheckpointWriter, files: int) -> Table:
-    return Table(AppendWriter(LogWriter.open(store, txn_names("bench")), checkpoints), str(uuid.uuid4()), files)
+def table_in(store: Store, checkpoints: CheckpointWriter, files: int, table_id: str = "") -> Table:
+    """New table, or an existing one with its id."""
+    writer = AppendWriter(LogWriter.open(store, txn_names("bench")), checkpoints)
+    return Table(writer, table_id or str(uuid.uuid4()), files)
 
 
 def bare_puts(storage: str, lake: Store) -> Figure:
@@ -99,7 +101,7 @@ def bare_puts(storage: str, lake: Store) -> Figure:
 def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
     """Latency of batches that commit to all tables, eight at a time, as in a pipeline."""
     checkpoints = CheckpointWriter()
-    tables = [_table(lake.child(f"t{count}/{number}"), checkpoints, 2) for number in range(count)]
+    tables = [table_in(lake.child(f"t{count}/{number}"), checkpoints, 2) for number in range(count)]
     commits: list[float] = []
     batch_times: list[float] = []
     with ThreadPoolExecutor(8) as pool:
@@ -115,7 +117,7 @@ def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
 def growth(storage: str, lake: Store, milestones: list[int], files: int) -> Iterator[Figure]:
     """Latency of the last commits before each milestone, in one growing table."""
     checkpoints = CheckpointWriter()
-    table = _table(lake.child("grown"), checkpoints, files)
+    table = table_in(lake.child("grown"), checkpoints, files)
     commits: list[float] = []
     for batch in range(1, milestones[-1] + 1):
         commits.append(table.commit(batch))
@@ -145,7 +147,7 @@ def _lakes(folder: Path) -> Iterator[dict[str, Store]]:
 
 def measure(*, quick: bool = False, only: str = "") -> Iterator[Figure]:
     """Measure all figures."""
-    batches, milestones = (50, [10, LAST, 400]) if quick else (1000, [10, LAST, 1000, 10_000])
+    batches, milestones = (50, [LAST, 400]) if quick else (1000, [LAST, 1000, 10_000])
     with tempfile.TemporaryDirectory() as folder, _lakes(Path(folder)) as lakes:
         for storage, lake in lakes.items():
             if only in ("", storage):

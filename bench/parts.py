@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.cold import cold
-from bench.drains import TEN, UNLIKE, by_type, with_registry
+from bench.drains import TEN, with_registry
+from bench.freshness import freshness
+from bench.growth import growth
 from bench.meter import Peer
 from bench.peers import spec_text
 from bench.records import KINDS
 from bench.runs import Bench, Figures
+from bench.variants import records, rejected, types
 
 SMALL_BATCH = 250_000  # records per batch with many tables
 
@@ -58,21 +61,6 @@ def tables(bench: Bench) -> list[Figures]:
     return bench.run("headrace", drains)
 
 
-def types(bench: Bench) -> list[Figures]:
-    """Drain topics of 1 type, 200 types, and 200 types with an additional field each, into new tables."""
-    kinds = (
-        ("one type", "1 table", by_type()),
-        ("200 types", "200 types", by_type()),
-        ("200 types, each with a field of its own", "200 unlike types", by_type(UNLIKE)),
-    )
-    count = bench.scale.records
-    drains = [
-        {"label": label, "records": count, "topic": bench.topics.filled(kind, count), **more}
-        for label, kind, more in kinds
-    ]
-    return bench.run("headrace", drains)
-
-
 def formats(bench: Bench) -> list[Figures]:
     """Drain the same records as JSON, and as Avro and Protobuf with a registry; a quarter of them with long arrays."""
     drains = []
@@ -94,16 +82,13 @@ def jmespath(bench: Bench) -> list[Figures]:
     return bench.run("headrace", [{**common, "label": "without"}, {**common, **TEN, "label": "ten transforms"}])
 
 
-def growth(bench: Bench) -> list[Figures]:
-    """Drain topics with other numbers of partitions and record sizes."""
+def partitions(bench: Bench) -> list[Figures]:
+    """Drain topics with other numbers of partitions."""
     count = bench.scale.growth
-    drains: list[dict[str, Any]] = [
+    drains = [
         {"label": f"{number} partitions", "topic": bench.topics.filled("plain", count, number), "records": count}
         for number in (1, 4, 8)
     ]
-    for kind, share in (("100 bytes", 1), ("2 kB", 4)):
-        topic = bench.topics.filled(kind, count // share)
-        drains.append({"label": kind, "topic": topic, "records": count // share, "columns": dict(KINDS[kind].columns)})
     return bench.run("headrace", drains)
 
 
@@ -147,7 +132,7 @@ def commit(bench: Bench) -> list[Figures]:
 
     from bench import commit_loop
 
-    batches, milestones = (20, [10, 200, 400]) if bench.scale.quick else (100, [10, 200, 1000, 10_000])
+    batches, milestones = (20, [200, 400]) if bench.scale.quick else (100, [200, 1000, 10_000])
     figures: list[Figures] = []
     folder = Path(tempfile.mkdtemp(prefix="commit-", dir=bench.folder))
     with commit_loop._lakes(folder) as lakes:
@@ -263,14 +248,18 @@ def _on_tables(bench: Bench, peers: Sequence[str], drains: Sequence[Mapping[str,
 PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "drain": drain,
     "cold": cold,
+    "freshness": freshness,
     "micro": micro,
     "poison": poison,
+    "rejected": rejected,
     "tables": tables,
     "types": types,
     "formats": formats,
     "jmespath": jmespath,
-    "growth": growth,
+    "partitions": partitions,
+    "records": records,
     "commit": commit,
+    "growth": growth,
     "upsert": upsert,
     "compact": compact,
     "history": history,
@@ -279,4 +268,4 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "plan": plan,
 }
 # Parts that a quick run of five minutes leaves out.
-FULL_ONLY = frozenset({"cold", "types", "formats", "jmespath", "poison", "growth", "tables", "upsert", "compact"})
+FULL_ONLY = frozenset(PARTS) - {"drain", "micro", "commit", "history", "preview", "decode", "plan"}

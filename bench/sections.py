@@ -38,7 +38,8 @@ _DRAINED = {
     "types": "Types in one topic",
     "formats": "Formats (Avro and Protobuf with a schema registry)",
     "jmespath": "JMESPath (ten transforms into ten columns)",
-    "growth": "Partitions and record sizes",
+    "partitions": "Partitions",
+    "rejected": "Dead letters only",
 }
 
 

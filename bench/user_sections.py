@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from bench.markdown import peer_name, table
 from bench.results import Results
 
+_GROWING = {  # key: column
+    "p50": "batch p50, ms",
+    "p95": "p95, ms",
+    "per_item_ms": "per table or partition, ms",
+    "open_ms": "open, ms",
+    "checkpoint_ms": "log checkpoint, ms",
+    "intent_kb": "intent, kB",
+    "commit_kb": "ledger commit, kB",
+}
 _COLD = ["", "seconds", "CPU-seconds", "first commit, s", "commits", "longest gap, s", "peak memory, MiB"]
 
 
@@ -16,6 +25,8 @@ def user_sections(results: Results) -> Iterator[str]:
         yield from _cold_sections(results)
     if "freshness" in results:
         yield from _freshness_section(results)
+    if "growth" in results:
+        yield from _growth_section(results)
     if "records" in results:
         yield from _records_sections(results)
 
@@ -66,3 +77,16 @@ def _records_sections(results: Results) -> Iterator[str]:
         for each in results["records"]["figures"]
     ]
     yield from table(["", "records/s", "CPU-seconds per million", "peak memory, MiB"], rows)
+
+
+def _growth_section(results: Results) -> Iterator[str]:
+    yield "### Growth (on disk, without Spark)\n"
+    rows = [
+        [f"{each['count']:,} {each['series']}", *(_or_dash(each.get(key)) for key in _GROWING)]
+        for each in results["growth"]["figures"]
+    ]
+    yield from table(["", *_GROWING.values()], rows)
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:,}"

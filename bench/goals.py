@@ -1,0 +1,162 @@
+"""Bounds of the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.measures import (
+    aged,
+    cold_ratio,
+    commit,
+    drain_ratio,
+    drain_spread,
+    fresh,
+    grown,
+    highest_peak,
+    label_ratio,
+    late_commit,
+    size_ratio,
+    spark_ratio,
+)
+from bench.results import Results, ratio
+
+OWN = ", each with a field of its own"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Bound of a figure of a part."""
+
+    part: str  # empty: all parts
+    name: str
+    sign: str
+    bound: float
+    measure: Callable[[Results], float]
+    small: bool = False  # whether a run with fewer records is compared as well
+
+
+GOALS = (
+    Goal("cold", "whole command: time ÷ textbook", "≤", 0.4, cold_ratio("seconds", "textbook")),
+    Goal("cold", "whole command: time ÷ consumer with pyarrow", "≤", 1.0, cold_ratio("seconds", "arrow")),
+    Goal(
+        "cold",
+        "whole command: time, inferred ÷ declared",
+        "≤",
+        1.15,
+        cold_ratio("seconds", "headrace", mine="inferred"),
+    ),
+    Goal("cold", "whole command: first commit ÷ textbook", "≤", 0.5, cold_ratio("first_commit", "textbook")),
+    *(
+        Goal("records", f"{name}, highest ÷ lowest of 0, 1, 5 headers and keys", "≤", 1.1, drain_spread(key))
+        for key, name in (("cpu_per_million", "CPU-s per million"), ("per_second", "records/s"))
+    ),
+    *(
+        Goal("records", f"CPU-s per million ÷ minimum, {size}", "≤", 1.4, size_ratio(size))
+        for size in ("100 bytes", "320 bytes", "2 kB", "20 kB")
+    ),
+    *(
+        Goal("freshness", f"{key} of the age of rows at {rate:,} records/s, s", "≤", bound, fresh(key, rate))
+        for key, rate, bound in (
+            ("p95", 1_000, 0.8),
+            ("p99", 1_000, 1.2),
+            ("p95", 20_000, 0.8),
+            ("p99", 20_000, 1.2),
+            ("p95", 50_000, 1.2),
+        )
+    ),
+    Goal("freshness", "cores at 1,000 records/s", "≤", 0.5, fresh("cores", 1_000)),
+    Goal("drain", "records/s ÷ textbook", "≥", 2.5, drain_ratio("per_second", "textbook")),
+    Goal("drain", "records/s ÷ consumer with pandas", "≥", 4.0, drain_ratio("per_second", "pandas")),
+    Goal("drain", "records/s ÷ consumer with pyarrow", "≥", 1.7, drain_ratio("per_second", "arrow")),
+    Goal("drain", "CPU-s per million ÷ textbook", "≤", 0.5, drain_ratio("cpu_per_million", "textbook")),
+    Goal("drain", "CPU-s per million ÷ minimum", "≤", 2.2, drain_ratio("cpu_per_million", "floor")),
+    Goal(
+        "micro",
+        "micro-batch at 1,000 records/s ÷ textbook",
+        "≤",
+        0.35,
+        lambda results: ratio(results, "median_ms", "micro", {"peer": "headrace"}, {"peer": "textbook"}),
+        small=True,
+    ),
+    Goal("commit", "commit p95 on disk, ms", "≤", 5.0, commit("local"), small=True),
+    Goal("commit", "commit p95 on S3, ms", "≤", 15.0, commit("s3"), small=True),
+    Goal("commit", "commit p95, oldest ÷ new table, disk", "≤", 1.5, late_commit("local")),
+    Goal("commit", "commit p95, oldest ÷ new table, S3", "≤", 1.5, late_commit("s3")),
+    Goal("growth", "commit p50, 100,000th ÷ 200th version", "≤", 1.5, grown),
+    Goal(
+        "tables",
+        "CPU-s per million, 50 tables ÷ one",
+        "≤",
+        1.5,
+        label_ratio("cpu_per_million", "tables", "50 tables, by a field", "one table"),
+    ),
+    Goal("", "highest peak PSS of Headrace in all parts, GiB", "≤", 1.5, highest_peak),
+    Goal(
+        "poison",
+        "records/s, 10 % poison ÷ clean",
+        "≥",
+        0.8,
+        label_ratio("per_second", "poison", "10 % poison", "clean"),
+    ),
+    Goal(
+        "formats",
+        "records/s, Avro with a registry ÷ JSON",
+        "≥",
+        0.7,
+        label_ratio("per_second", "formats", "avro", "json"),
+    ),
+    Goal(
+        "formats",
+        "records/s, Protobuf with a registry ÷ JSON",
+        "≥",
+        0.7,
+        label_ratio("per_second", "formats", "protobuf", "json"),
+    ),
+    Goal(
+        "jmespath",
+        "time, ten JMESPath transforms ÷ none",
+        "≤",
+        1.25,
+        label_ratio("per_second", "jmespath", "without", "ten transforms"),
+    ),
+    Goal(
+        "rejected",
+        "records/s, every record rejected ÷ clean",
+        "≥",
+        0.5,
+        label_ratio("per_second", "rejected", "every record rejected", "clean"),
+    ),
+    *(
+        Goal(
+            "types",
+            f"records/s, 200 types{more} ÷ one, {drain}",
+            "≥",
+            bound,
+            label_ratio("per_second", "types", f"200 types{more}, {drain}", f"one type, {drain}"),
+        )
+        for more, drain, bound in (
+            ("", "first drain", 0.6),
+            (OWN, "first drain", 0.4),
+            (OWN, "once tables exist", 0.6),
+        )
+    ),
+    Goal("upsert", "upsert, random keys: time ÷ Spark SQL", "≤", 1.0, spark_ratio("upsert", "merge", "everywhere")),
+    Goal("upsert", "upsert, highest keys: time ÷ Spark SQL", "≤", 1.0, spark_ratio("upsert", "merge", "at the end")),
+    Goal(
+        "upsert",
+        "upsert, 0.1 % of the highest keys: time ÷ Spark SQL",
+        "≤",
+        1.0,
+        spark_ratio("upsert", "merge", "a thousandth of them"),
+    ),
+    Goal(
+        "compact",
+        "append and compact: time ÷ Spark SQL",
+        "≤",
+        1.0,
+        spark_ratio("compact", "compact", "append and compact"),
+    ),
+    Goal("history", "history of 10,000 commits, s", "≤", 2.0, lambda results: aged(results, "history")),
+    Goal("history", "statistics of 10,000 commits, s", "≤", 2.0, lambda results: aged(results, "statistics")),
+)

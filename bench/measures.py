@@ -1,0 +1,94 @@
+"""Figures that targets are about, computed from results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.results import Results, figures, ratio
+
+AGED = 10_000  # commits
+
+
+def drain_ratio(key: str, peer: str) -> Callable[[Results], float]:
+    """Ratio of Headrace to a peer with declared columns."""
+    mine, other = {"peer": "headrace", "label": "declared"}, {"peer": peer, "label": "declared"}
+    return lambda results: ratio(results, key, "drain", mine, other)
+
+
+def p95_by_age(results: Results, storage: str) -> list[float]:
+    """p95 at each milestone of the growing table."""
+    rows = (each for each in results["commit"]["figures"] if each["storage"] == storage)
+    return [float(each["p95"]) for each in rows if each["condition"].startswith("commit ")]
+
+
+def label_ratio(key: str, part: str, over: str, under: str) -> Callable[[Results], float]:
+    """Ratio of two drains of a part."""
+    return lambda results: ratio(results, key, part, {"label": over}, {"label": under})
+
+
+def late_commit(storage: str) -> Callable[[Results], float]:
+    """Ratio of the last milestone to the first."""
+    return lambda results: p95_by_age(results, storage)[-1] / p95_by_age(results, storage)[0]
+
+
+def commit(storage: str) -> Callable[[Results], float]:
+    """p95 of the last milestone."""
+    return lambda results: p95_by_age(results, storage)[-1]
+
+
+def grown(results: Results) -> float:
+    """Median commit time of the last row of the series of versions ÷ that of its first."""
+    rows = [row for row in results["growth"]["figures"] if row["series"] == "versions"]
+    return float(rows[-1]["p50"]) / float(rows[0]["p50"])
+
+
+def spark_ratio(part: str, work: str, label: str) -> Callable[[Results], float]:
+    """Ratio of Headrace's time to the time in Spark SQL, with the same settings."""
+    ours, theirs = ({"peer": f"{work} {peer}", "label": label} for peer in ("headrace", "spark"))
+    return lambda results: ratio(results, "seconds", part, ours, theirs)
+
+
+def aged(results: Results, label: str) -> float:
+    """Seconds for a table with many commits."""
+    row = figures(results, "history", label=label)
+    if row["count"] < AGED:
+        raise KeyError("the table has too few commits")
+    return float(row["seconds"])
+
+
+def highest_peak(results: Results) -> float:
+    """Highest PSS of all rows of Headrace, in GiB; parts without a peer are of Headrace alone."""
+    rows = (row for part in results.values() for row in part["figures"] if "headrace" in row.get("peer", "headrace"))
+    return max(float(row["peak_mib"]) for row in rows if row.get("peak_mib")) / 1024
+
+
+def cold_ratio(key: str, peer: str, *, mine: str = "declared") -> Callable[[Results], float]:
+    """Ratio of Headrace to a peer with declared columns, both on the large topic."""
+
+    def measure(results: Results) -> float:
+        count = max(row["records"] for row in results["cold"]["figures"])
+        over, under = {"peer": "headrace", "label": mine}, {"peer": peer, "label": "declared"}
+        return ratio(results, key, "cold", {**over, "records": count}, {**under, "records": count})
+
+    return measure
+
+
+def drain_spread(key: str) -> Callable[[Results], float]:
+    """Highest ÷ lowest figure of the drains that differ only in headers and keys."""
+
+    def measure(results: Results) -> float:
+        values = [float(row[key]) for row in results["records"]["figures"] if "headers" in row["label"]]
+        return max(values) / min(values)
+
+    return measure
+
+
+def size_ratio(label: str) -> Callable[[Results], float]:
+    """CPU of Headrace ÷ that of the minimum, with records of the same size."""
+    mine, other = {"peer": "headrace", "label": label}, {"peer": "floor", "label": label}
+    return lambda results: ratio(results, "cpu_per_million", "records", mine, other)
+
+
+def fresh(key: str, rate: int) -> Callable[[Results], float]:
+    """Figure of Headrace at a rate."""
+    return lambda results: float(figures(results, "freshness", peer="headrace", rate=rate)[key])
