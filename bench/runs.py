@@ -50,7 +50,8 @@ class Bench:
             "drains": drains,
             "turns": turns or self.scale.turns,
         }
-        child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=self.folder)), self.scale.timeout)
+        timeout = self.scale.timeout * max(1, len(drains) / 3)
+        child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=self.folder)), timeout)
         readings = list(child.readings())
         counts = {drain["label"]: int(drain["records"]) for drain in drains}
         return [_figures(peer, label, count, readings) for label, count in counts.items()]

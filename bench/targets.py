@@ -27,7 +27,7 @@ def targets(results: Results) -> Iterator[Target]:
         except (KeyError, StopIteration, IndexError, ValueError):
             continue
         parts = [results[goal.part]] if goal.part else list(results.values())
-        if not goal.small and any(part.get("small") for part in parts):
+        if not goal.small and any(part.get("small", part["quick"]) for part in parts):
             yield Target(goal.name, "–", value, None)
             continue
         met = value >= goal.bound if goal.sign == "≥" else value <= goal.bound
