@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bench.results import Results, figures, ratio
 
 AGED = 10_000  # commits
+REACHED = 0.98  # of the rate of a producer
 
 
 def drain_ratio(key: str, peer: str) -> Callable[[Results], float]:
@@ -90,5 +91,12 @@ def size_ratio(label: str) -> Callable[[Results], float]:
 
 
 def fresh(key: str, rate: int) -> Callable[[Results], float]:
-    """Figure of Headrace at a rate."""
-    return lambda results: float(figures(results, "freshness", peer="headrace", rate=rate)[key])
+    """Figure of Headrace at a rate; KeyError if the producer did not reach the rate."""
+
+    def measure(results: Results) -> float:
+        row = figures(results, "freshness", peer="headrace", rate=rate)
+        if row["sent_per_second"] < REACHED * rate:
+            raise KeyError("the producer was too slow")
+        return float(row[key])
+
+    return measure

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -39,8 +40,11 @@ def main(order: dict[str, Any]) -> None:
     ).select("event.*", "_source")
     sink = rows.writeStream.format("delta").option("checkpointLocation", f"{order['folder']}/checkpoint")
     query = sink.trigger(**order["trigger"]).start(order["table"])
-    signal.signal(signal.SIGTERM, lambda *_: query.stop())
-    query.awaitTermination()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while not stop.is_set() and not query.awaitTermination(1):
+        pass
+    query.stop()
     spark.stop()
 
 
