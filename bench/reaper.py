@@ -2,7 +2,7 @@
 
 The process is the subreaper of its descendants: a JVM or worker that outlives the command is reaped here, so that its
 CPU time is counted. The last line of standard output is JSON: exit code, start, end, CPU-seconds, and processes that
-did not end by themselves within ten seconds.
+did not end by themselves within a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-GRACE = 10.0  # seconds
+GRACE = 60.0  # seconds
 
 
 def main(command: list[str]) -> None:
