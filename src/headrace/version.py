@@ -1,8 +1,3 @@
-"""The version of this Headrace."""
+"""The version of this Headrace; the package takes its version from here."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    VERSION = version("headrace")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    VERSION = "0.0.0"
+VERSION = "0.1.0"
