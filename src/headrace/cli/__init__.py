@@ -75,8 +75,18 @@ def version() -> None:
 add_examples(app)
 
 
+class _NoPandas:
+    """Hides pandas from imports: pyarrow imports it if it is installed, which takes 0.3 s, and no command uses it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("The command line does not use pandas.", name=name)
+
+
 def main() -> None:
     """Entry point of `headrace`. Exit codes: 0 success, 1 error, 2 invalid usage or spec, 3 running elsewhere."""
+    no_pandas = _NoPandas()
+    sys.meta_path.insert(0, no_pandas)
     try:
         app()
     except HeadraceError as error:
@@ -88,3 +98,5 @@ def main() -> None:
         next_step = "Check the path and its permissions."
         say(f"{error.filename}: {error.strerror}. {next_step}", "bold red", head="headrace: ", stderr=True)
         sys.exit(1)
+    finally:
+        sys.meta_path.remove(no_pandas)

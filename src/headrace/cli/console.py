@@ -6,16 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Grid
-from rich.text import Text
 
 from headrace.cli.values import cell, cell_text
+
+if TYPE_CHECKING:  # imported where it is used: the help of every command imports this module
+    from rich.console import Console
 
 _UNLIMITED = 1_000_000  # columns
 
@@ -25,6 +23,8 @@ def console(*, stderr: bool = False) -> Console:
 
     Only a terminal has a width: in a pipe or a file, nothing is wrapped or cut.
     """
+    from rich.console import Console
+
     colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(stderr=stderr, highlight=False, color_system=colors)
     if not console.is_terminal:
@@ -34,6 +34,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(text: str, style: str = "", *, head: str = "", stderr: bool = False) -> None:
     """Print one line without wrapping, with a styled prefix."""
+    from rich.text import Text
+
     line = Text.assemble((head, style), (text, "" if head else style))
     console(stderr=stderr).print(line, soft_wrap=True)
 
@@ -51,6 +53,9 @@ def say_progress(line: str) -> None:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str] = ()) -> None:
     """Print rows as aligned columns, numeric ones right-aligned; lines wrap on terminals only."""
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
     grid = Grid(box=None)
     for title in titles:
         grid.add_column(escape(cell(title)), justify="right" if title in numbers else "left")
@@ -61,6 +66,8 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], numbers: S
 
 def table_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Number of terminal columns that a table needs."""
+    from rich.cells import cell_len
+
     return sum(max(map(cell_len, column)) + 2 for column in zip(titles, *rows, strict=True))
 
 

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.text import Text
-
 from headrace.cli.console import console, emit, print_table, say, table_width
 from headrace.cli.values import cell, readable_value
 from headrace.errors import plural
@@ -171,6 +168,9 @@ def _print_rows(rows: pa.Table, vertical: bool = False, note: str = "") -> None:
         for row in rows.to_pylist(maps_as_pydicts="strict")
     ]
     if names and (vertical or (out.is_terminal and table_width(names, texts) > out.width)):
+        from rich.cells import cell_len
+        from rich.text import Text
+
         name_width = max(map(cell_len, names))
         for number, row in enumerate(texts, 1):
             out.print(f"── row {number:,} ──", style="bold")

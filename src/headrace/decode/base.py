@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.inference import Structure, merge_inferred
-from headrace.decode.registry.client import Registered
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
+
+if TYPE_CHECKING:  # its imports take long, and few specs have a registry
+    from headrace.decode.registry.client import Registered
 
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 

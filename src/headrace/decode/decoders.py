@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode.avro.decoder import avro_decoder
 from headrace.decode.base import LIMITS, Decoded, DecodeLimits, Decoder, NewField, Rejects, TypedDecoder, fills_of
-from headrace.decode.json.decoder import json_decoder
-from headrace.decode.msgpack.decoder import msgpack_decoder
 from headrace.decode.payload_field import payload_fields
-from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
-from headrace.decode.protobuf.decoder import protobuf_decoder
 from headrace.errors import UsageError
 from headrace.spec.decode import Decode, Format
 
@@ -31,17 +27,18 @@ __all__ = [
 
 Factory = Callable[[pa.Schema, NewField, DecodeLimits, Any], Decoder]
 
-# Formats by their name in a spec. To add a format, write its factory and add a line here.
-FORMATS: Mapping[str, Factory] = {
-    "json": json_decoder,
-    "avro": avro_decoder,
-    "string": string_decoder,
-    "int64": int64_decoder,
-    "bytes": bytes_decoder,
-    "number": number_decoder,
-    "raw": raw_decoder,
-    "protobuf": protobuf_decoder,
-    "msgpack": msgpack_decoder,
+# The module of each format, by its name in a spec; imported when it is first used. To add a format, write its factory
+# (`json_decoder` for `json`) and add a line here.
+FORMATS: Mapping[str, str] = {
+    "json": "headrace.decode.json.decoder",
+    "avro": "headrace.decode.avro.decoder",
+    "string": "headrace.decode.plain",
+    "int64": "headrace.decode.plain",
+    "bytes": "headrace.decode.plain",
+    "number": "headrace.decode.plain",
+    "raw": "headrace.decode.plain",
+    "protobuf": "headrace.decode.protobuf.decoder",
+    "msgpack": "headrace.decode.msgpack.decoder",
 }
 
 
@@ -59,4 +56,5 @@ def decoder(
     if new_field == "rescue" and not any(item.rescue for item in payload_fields(payload)):
         raise UsageError("new_field cannot be 'rescue' without a column for rescued values.")
     settings = options or Decode.model_validate({format: {}}).options
-    return FORMATS[format](payload, new_field, limits or LIMITS, settings)
+    factory: Factory = getattr(import_module(FORMATS[format]), f"{format}_decoder")
+    return factory(payload, new_field, limits or LIMITS, settings)

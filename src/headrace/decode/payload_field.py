@@ -14,6 +14,7 @@ from typing import Literal, cast
 import pyarrow as pa
 
 from headrace.delta.schema import RESCUED
+from headrace.spec.table import ColumnSpec
 from headrace.spec.types import TIMESTAMP_NTZ, parse_type
 
 Rescue = Literal["", "field", "type", "elements"]
@@ -131,6 +132,21 @@ def payload_field(item: pa.Field) -> PayloadField:
 def payload_fields(items: Iterable[pa.Field]) -> tuple[PayloadField, ...]:
     """Read the payload fields of an Arrow schema or struct."""
     return tuple(payload_field(item) for item in items)
+
+
+def declared_field(column: ColumnSpec) -> pa.Field:
+    """Payload field of a declared column."""
+    wrong_type = column.contract.wrong_type
+    return PayloadField(
+        column.name,
+        parse_type(column.type),
+        column.nullable,
+        path=column.path or "",
+        unit=column.unit or "",
+        default=None if column.default is None else json.dumps(column.default),
+        json_text=bool(column.json_text),
+        rescued=wrong_type == "rescue" if wrong_type else None,
+    ).to_arrow()
 
 
 def json_field(name: str, nullable: bool = True) -> pa.Field:

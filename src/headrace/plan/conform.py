@@ -12,10 +12,10 @@ from headrace.decode.base import Rejects
 from headrace.delta.schema import METADATA, SOURCE
 from headrace.engine import duck
 from headrace.plan.danube_metadata import metadata_of
-from headrace.plan.route_schema import RouteSchema, same_type
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec.partition import PartitionBy
-from headrace.spec.types import type_name
+from headrace.spec.types import same_type, type_name
 from headrace.stage.derived_partitions import RECORD_TIME, derive
 from headrace.stage.partitions import beyond_store, unstorable
 from headrace.transform.sql.column_defaults import default_value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from headrace.decode.payload_field import (
     MessageScope,
     PayloadField,
     dated_field,
+    declared_field,
     input_field,
     is_masked,
     json_field,
@@ -30,7 +30,7 @@ from headrace.plan import explode as exploding
 from headrace.spec import ColumnSpec, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
-from headrace.spec.types import parse_type, type_name
+from headrace.spec.types import same_columns, type_name
 from headrace.stage.change_schema import check_keys, check_merging, with_scd2_columns
 from headrace.stage.derived_partitions import check_origin, derived_field
 from headrace.stage.partitions import check_partitioning
@@ -334,21 +334,6 @@ def _declared(columns: Iterable[ColumnSpec]) -> list[pa.Field]:
     return [declared_field(column) for column in columns]
 
 
-def declared_field(column: ColumnSpec) -> pa.Field:
-    """Payload field of a declared column."""
-    wrong_type = column.contract.wrong_type
-    return PayloadField(
-        column.name,
-        parse_type(column.type),
-        column.nullable,
-        path=column.path or "",
-        unit=column.unit or "",
-        default=None if column.default is None else json.dumps(column.default),
-        json_text=bool(column.json_text),
-        rescued=wrong_type == "rescue" if wrong_type else None,
-    ).to_arrow()
-
-
 def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[str]) -> list[pa.Field]:
     """Payload fields of the columns of an existing table, except those that Headrace fills."""
     if existing is None:
@@ -454,23 +439,3 @@ def _grown(have: pa.DataType, new: pa.DataType, *, wide: bool, adds: bool) -> pa
     if pa.types.is_list(have) and pa.types.is_list(new):
         return pa.list_(grown(have.value_field, new.value_field))
     return new if wide and widens(have, new) else have
-
-
-def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of a type can be converted to a column type; each value is checked later."""
-    if have == want or same_type(have, want):
-        return True
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(is_a(have) for is_a in numbers) and any(is_a(want) for is_a in numbers)
-
-
-def same_type(first: pa.DataType, second: pa.DataType) -> bool:
-    """Whether types are equal apart from nullability and metadata."""
-    if pa.types.is_struct(first) and pa.types.is_struct(second):
-        names = [item.name for item in first] == [item.name for item in second]
-        return names and all(same_type(a.type, b.type) for a, b in zip(first, second, strict=True))
-    if pa.types.is_map(first) and pa.types.is_map(second):
-        return same_type(first.key_type, second.key_type) and same_type(first.item_type, second.item_type)
-    if pa.types.is_list(first) and pa.types.is_list(second):
-        return same_type(first.value_type, second.value_type)
-    return bool(first == second)

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 class SpecModel(BaseModel):
     """Mapping in a spec: immutable; unknown keys are rejected."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class InvalidValue(ValueError):

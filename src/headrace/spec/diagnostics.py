@@ -16,7 +16,6 @@ from headrace.errors import did_you_mean
 from headrace.spec.base import InvalidValue, SpecModel, model_keys, names_parts, parts_in
 from headrace.spec.model import Spec, is_secret
 from headrace.spec.renamed import renamed_key, renamed_value
-from headrace.spec.types import suggested_type
 from headrace.spec.units import size, spell_duration, spell_size
 from headrace.spec.yaml_reader import Path, Spot, YamlNode
 
@@ -244,6 +243,8 @@ def _closed(text: str, pieces: Sequence[str]) -> str:
 
 def _quotable(key: str, text: str) -> str:
     """Value to suggest in quotes; for a type, the closest valid type."""
+    from headrace.spec.types import suggested_type  # its imports take long, and most specs are valid
+
     return (suggested_type(text) or text) if key == "type" else text
 
 

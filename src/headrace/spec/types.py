@@ -273,3 +273,23 @@ def _name(name: str) -> str:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether values of a type can be converted to a column type; each value is checked later."""
+    if have == want or same_type(have, want):
+        return True
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_a(have) for is_a in numbers) and any(is_a(want) for is_a in numbers)
+
+
+def same_type(first: pa.DataType, second: pa.DataType) -> bool:
+    """Whether types are equal apart from nullability and metadata."""
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        names = [item.name for item in first] == [item.name for item in second]
+        return names and all(same_type(a.type, b.type) for a, b in zip(first, second, strict=True))
+    if pa.types.is_map(first) and pa.types.is_map(second):
+        return same_type(first.key_type, second.key_type) and same_type(first.item_type, second.item_type)
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return same_type(first.value_type, second.value_type)
+    return bool(first == second)

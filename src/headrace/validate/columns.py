@@ -128,14 +128,19 @@ def _is_text(kind: Any) -> bool:
 
 
 def _decoder_error(columns: Sequence[ColumnSpec]) -> str:
-    """Error of the decoder for the columns, such as an invalid default; empty if there is none."""
+    """Error of the decoders for the columns, such as an invalid default; empty if there is none."""
     import pyarrow as pa
 
-    from headrace.decode.decoders import decoder
-    from headrace.plan.route_schema import declared_field
+    from headrace.decode.payload import payload_schema_of
+    from headrace.decode.payload_field import declared_field
 
     try:
-        decoder("json", pa.schema([declared_field(column) for column in columns]))
+        layout = payload_schema_of(pa.schema([declared_field(column) for column in columns]))
+        if any(column.default is not None for column in columns):
+            from headrace.decode.json.exact import default_of
+
+            for column in layout.columns:
+                default_of(column)
     except UsageError as error:
         return error.message.removesuffix(".")
     return ""
@@ -279,6 +284,8 @@ def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
 
 def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Properties of new tables must permit direct commits and be valid in Spark."""
+    if not table.properties:
+        return
     from headrace.delta.properties import EXPIRING, expected_value
 
     for name, value in table.properties.items():

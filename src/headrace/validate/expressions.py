@@ -58,6 +58,8 @@ def _unavailable_columns(here: Path, step: StepSpec, unavailable: dict[str, str]
 
 def check_dead_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Check additional columns of dead letters, which cannot replace existing ones."""
+    if not spec.dead_letters.transform:
+        return
     from headrace.delta.schema import DEAD_LETTERS
     from headrace.transform.jmespath import dialect
 
@@ -88,6 +90,8 @@ def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Unlo
 
 
 def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
+    if not step.queries:
+        return
     from headrace.transform.jmespath.dialect import check_jmespath as check_query
 
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here

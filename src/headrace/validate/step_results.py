@@ -12,7 +12,6 @@ from headrace.spec.explode import Explode
 from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, StepSpec
 from headrace.spec.yaml_reader import Path
-from headrace.transform.from_spec import step_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 def check_results(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Columns that steps set to another type than the declared one."""
-    from headrace.plan.route_schema import declared_field
-
     declared = {column.name for column in spec.table.columns}
     steps = [(index, step) for index, step in enumerate(spec.transform) if step.mask is None]
     sets_declared = any(name in declared for _, step in steps for name in (*(step.set or {}), *step.queries))
@@ -29,6 +26,8 @@ def check_results(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         return
     with suppress(UsageError):  # reported by other rules
         import pyarrow as pa
+
+        from headrace.decode.payload_field import declared_field
 
         columns = pa.schema([declared_field(column) for column in spec.table.columns])
         if spec.explode is None:
@@ -51,8 +50,8 @@ def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
 def _type_mismatches(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
     import pyarrow as pa
 
-    from headrace.plan.route_schema import same_columns
-    from headrace.spec.types import type_name
+    from headrace.spec.types import same_columns, type_name
+    from headrace.transform.from_spec import step_of
     from headrace.transform.steps import Transform
 
     output = Transform([step_of(step) for _, step in steps]).output(columns, columns)
