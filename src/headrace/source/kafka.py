@@ -95,8 +95,11 @@ class KafkaSource:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
     def _bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-        earliest = self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
-        latest = self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        futures = [  # both requests are sent before the first response
+            self._offset_futures(dict.fromkeys(partitions, spec))
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        ]
+        earliest, latest = map(self._offset_results, futures)
         return {partition: Bounds(earliest[partition], latest[partition]) for partition in partitions}
 
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
@@ -155,6 +158,10 @@ class KafkaSource:
         return self._request(lambda admin: admin.describe_topics(names, request_timeout=_TIMEOUT))
 
     def _offsets(self, specs: Mapping[Partition, Any], isolation: str = "") -> Offsets:
+        return self._offset_results(self._offset_futures(specs, isolation))
+
+    def _offset_futures(self, specs: Mapping[Partition, Any], isolation: str = "") -> dict[Partition, Any]:
+        """Send a request for offsets."""
         if not specs:
             return {}
         level = IsolationLevel.READ_COMMITTED
@@ -164,7 +171,10 @@ class KafkaSource:
         futures = self._request(
             lambda admin: admin.list_offsets(query, isolation_level=level, request_timeout=_TIMEOUT)
         )
-        return {(at.topic, at.partition): self._result(future, at.topic).offset for at, future in futures.items()}
+        return {(at.topic, at.partition): future for at, future in futures.items()}
+
+    def _offset_results(self, futures: Mapping[Partition, Any]) -> Offsets:
+        return {each: self._result(future, each[0]).offset for each, future in futures.items()}
 
     # ---- requests and errors ----
 
@@ -335,6 +345,7 @@ class KafkaSource:
             "isolation.level": isolation or self.kafka.isolation,
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": 1024,
+            "fetch.wait.max.ms": 20,  # the wait for the end of a partition, after the records of a transaction
         }
         return Consumer({**self._librdkafka(), **settings}, logger=_silent())
 

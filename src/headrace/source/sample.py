@@ -27,7 +27,7 @@ def read_sample(
     sample: list[dict[str, Any]] = []
     last_received = time.monotonic()
     while waiting:
-        records = consumer.consume(1000, timeout=_POLL_SECONDS)
+        records = _received(consumer)
         if records:
             last_received = time.monotonic()
         elif time.monotonic() - last_received > _TIMEOUT:
@@ -36,6 +36,12 @@ def read_sample(
         for record in records:
             _add(record, sample, waiting, end)
     return pa.Table.from_pylist(_limited(sample, count, where), RECORD_SCHEMA)
+
+
+def _received(consumer: Consumer) -> list[Any]:
+    """Records that have arrived, after a wait for the first one; `consume` alone would wait for the last one."""
+    first = consumer.poll(_POLL_SECONDS)
+    return [] if first is None else [first, *consumer.consume(1000, timeout=0)]
 
 
 def oldest_age(consumer: Consumer, waiting: Mapping[tuple[str, int], int], timeout: float = 1.0) -> float | None:
