@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench.measures import (
     aged,
     cold_ratio,
+    command,
     commit,
     drain_ratio,
     drain_spread,
@@ -158,5 +159,14 @@ GOALS = (
         spark_ratio("compact", "compact", "append and compact"),
     ),
     Goal("history", "history of 10,000 commits, s", "≤", 2.0, lambda results: aged(results, "history")),
+    *(
+        Goal("commands", f"headrace {name}, s", "≤", bound, command(label), small=True)
+        for name, bound, label in (
+            ("--help", 0.3, "--help"),
+            ("check of a minimal spec", 0.5, "check, minimal spec"),
+            ("check with an expression", 0.5, "check, columns and an expression"),
+            ("preview of a topic", 1.0, "preview"),
+        )
+    ),
     Goal("history", "statistics of 10,000 commits, s", "≤", 2.0, lambda results: aged(results, "statistics")),
 )

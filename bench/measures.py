@@ -49,6 +49,11 @@ def spark_ratio(part: str, work: str, label: str) -> Callable[[Results], float]:
     return lambda results: ratio(results, "seconds", part, ours, theirs)
 
 
+def command(label: str) -> Callable[[Results], float]:
+    """Median time of a command in a cold process."""
+    return lambda results: float(figures(results, "commands", label=label)["median"])
+
+
 def aged(results: Results, label: str) -> float:
     """Seconds for a table with many commits."""
     row = figures(results, "history", label=label)

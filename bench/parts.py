@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,6 @@ from bench.freshness import freshness
 from bench.growth import growth
 from bench.meter import Peer
 from bench.micro import micro
-from bench.peers import spec_text
 from bench.records import KINDS
 from bench.runs import Bench, Figures
 from bench.variants import records, rejected, types
@@ -110,20 +105,12 @@ def commit(bench: Bench) -> list[Figures]:
     return figures
 
 
-def preview(bench: Bench) -> list[Figures]:
-    """Time of the command `headrace preview` of a topic."""
+def commands(bench: Bench) -> list[Figures]:
+    """Commands as cold processes: help, check of a spec, and preview of a topic."""
+    from bench.commands import commands as measured
+
     topic = bench.topics.filled("plain", bench.scale.warm)
-    spec = bench.folder / "preview.yaml"
-    spec.write_text(spec_text({"bootstrap": bench.topics.bootstrap}, {"topic": topic}))
-    command = [sys.executable, "-c", "from headrace.cli import main; main()", "preview", str(spec)]
-    seconds, cpu = [], []
-    for _ in range(max(3, bench.scale.turns)):
-        before, start = os.times(), time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
-        seconds.append(time.perf_counter() - start)
-        after = os.times()
-        cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    return [{"seconds": round(statistics.median(seconds), 2), "cpu": round(statistics.median(cpu), 2)}]
+    return list(measured(bench.folder, bench.topics.bootstrap, topic, 5 if bench.scale.quick else 15))
 
 
 def decode(bench: Bench) -> list[Figures]:
@@ -229,9 +216,9 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "upsert": upsert,
     "compact": compact,
     "history": history,
-    "preview": preview,
+    "commands": commands,
     "decode": decode,
     "plan": plan,
 }
 # Parts that a quick run of five minutes leaves out.
-FULL_ONLY = frozenset(PARTS) - {"drain", "micro", "commit", "history", "preview", "decode", "plan"}
+FULL_ONLY = frozenset(PARTS) - {"drain", "micro", "commit", "history", "commands", "decode", "plan"}

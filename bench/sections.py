@@ -109,9 +109,13 @@ def _small_sections(results: Results) -> Iterator[str]:
         yield from table(
             list(keys), [[_label(str(each[key])) for key in keys] for each in results["commit"]["figures"]]
         )
-    if "preview" in results:
-        figures = results["preview"]["figures"][0]
-        yield f"### Preview\n\n`headrace preview` of a topic: {figures['seconds']:.2f} s, {figures['cpu']:.2f} CPU-s.\n"
+    if "commands" in results:
+        yield "### Commands (cold processes; seconds, minimum and median)\n"
+        rows = [
+            [each["label"], *(f"{each[key]:.2f}" for key in ("seconds", "median", "cpu", "median_cpu"))]
+            for each in results["commands"]["figures"]
+        ]
+        yield from table(["", "seconds", "median", "CPU-seconds", "median"], rows)
     for part, title in (("plan", "Plan only"), ("decode", "Decoding only")):
         if part in results:
             yield f"### {title} (one thread)\n"
