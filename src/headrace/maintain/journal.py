@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.maintain.planner import Action
 from headrace.storage.base import AlreadyExists
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
+
+if TYPE_CHECKING:
+    from headrace.maintain.planner import Action
 
 FOLDER = "maintenance"
 _MAX_ACTIONS = 50
