@@ -86,7 +86,7 @@ class _NoPandas:
 
 def main() -> None:
     """Entry point of `headrace`. Exit codes: 0 success, 1 error, 2 invalid usage or spec, 3 running elsewhere."""
-    gc.set_threshold(50_000)  # imports create many objects and no garbage: fewer collections take 10 % less time
+    gc.set_threshold(50_000)  # imports create many objects and no garbage
     no_pandas = _NoPandas()
     sys.meta_path.insert(0, no_pandas)
     try:
