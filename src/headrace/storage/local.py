@@ -79,10 +79,14 @@ class LocalFolder:
         with _named(root):
             paths = sorted(path for path in _walk(str(root), prefix) if after is None or path > after)
         for path in paths:
-            # A file that is deleted during the listing is not in it.
-            with suppress(NotFound), _named(self._root / path):
-                status = (self._root / path).stat()
-                yield ObjectMeta(path, status.st_size, status.st_mtime, _file_tag(status))
+            # Without the overhead of Path: a log has thousands of files.
+            try:
+                status = os.stat(f"{self._root}/{path}")  # noqa: PTH116
+            except (FileNotFoundError, NotADirectoryError):  # deleted during the listing
+                continue
+            except OSError as error:
+                raise _error(self._root / path, error) from error
+            yield ObjectMeta(path, status.st_size, status.st_mtime, _file_tag(status))
 
     def folders(self, prefix: str) -> Sequence[str]:
         root = self._root / prefix if prefix else self._root
