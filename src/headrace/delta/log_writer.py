@@ -93,6 +93,13 @@ class LogWriter:
         log_writer._reload()
         return log_writer
 
+    @classmethod
+    def at(cls, store: Store, state: TableState | None, tag: str | None) -> LogWriter:
+        """Continue from a state that was read before, without txns; `tag` is that of its version's JSON."""
+        log_writer = cls(store, ())
+        log_writer._state, log_writer._tag = state, tag
+        return log_writer
+
     @property
     def state(self) -> TableState | None:
         """The table at the last version that was read; None if there is no table."""

@@ -19,7 +19,7 @@ from headrace.errors import StorageUnreachable, TableFeature, first_line
 from headrace.storage.store import Store
 
 FileKey = tuple[str, str]
-_MAX_COMMITS = 256  # to follow; after more of them the checkpoint is read
+MAX_COMMITS = 256  # to follow; after more of them the checkpoint is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,12 @@ def next_state(state: TableState, commit: Commit) -> TableState:
     )
 
 
-def load_state(store: Store, txns: Iterable[str] = ()) -> TableState | None:
-    """Load the newest state with delta-rs; None if there is no table, TableFeature if delta-rs cannot read it."""
-    version = newest_version(store)
+def load_state(store: Store, txns: Iterable[str] = (), version: int | None = None) -> TableState | None:
+    """Load the newest state with delta-rs; None if there is no table, TableFeature if delta-rs cannot read it.
+
+    `version` is the newest version if the caller has listed the log already.
+    """
+    version = newest_version(store) if version is None else version
     return None if version is None else _state(open_at(store, version), txns)
 
 
@@ -148,7 +151,7 @@ class ActiveFiles:
 
     def at(self, version: int) -> list[File]:
         """The files of a version."""
-        near = 0 <= self._version <= version < self._version + _MAX_COMMITS
+        near = 0 <= self._version <= version < self._version + MAX_COMMITS
         commits = commits_between(self._store, self._version, version) if near else None
         if commits is None:
             self._files = active_files(self._store, version)

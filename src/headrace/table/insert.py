@@ -6,7 +6,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from headrace.delta.log_writer import LogWriter
+from headrace.delta.followed_log import FollowedLog
 from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, TableChanged, TableReplaced
 from headrace.stage.layout import file_layout_of
@@ -26,7 +26,9 @@ class Inserted:
     bytes: int
 
 
-def bulk_insert(store: Store, state: TableState, records: Records, partition: str | None = None) -> Inserted:
+def bulk_insert(
+    store: Store, log: FollowedLog, state: TableState, records: Records, partition: str | None = None
+) -> Inserted:
     """Insert all records in one commit, or none. Without records nothing is committed."""
     started = time.monotonic()
     rows = rows_for(state, records, partition)
@@ -36,7 +38,7 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
     try:
         stager.add(file_layout_of(state, store.uri), rows)
         files = stager.finish()
-        log_writer = LogWriter.open(store)
+        log_writer = log.writer()
     except BaseException:
         stager.abandon()
         raise

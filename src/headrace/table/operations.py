@@ -42,7 +42,7 @@ class TableOperations:
     def bulk_insert(self, records: Records, partition: str | None) -> Inserted:
         """Append records in one commit."""
         if self._owners.is_direct:
-            return insert.bulk_insert(self._store, self._owners.state, records, partition)
+            return insert.bulk_insert(self._store, self._owners.log, self._owners.state, records, partition)
         with self._owners.exclusive("bulk_insert"):
             return self._with_spark().insert(records, partition)
 

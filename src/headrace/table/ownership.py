@@ -15,9 +15,10 @@ from time import sleep
 from typing import TypeVar
 
 from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
+from headrace.delta.followed_log import FollowedLog
 from headrace.delta.log import LogWalk, newest_version
 from headrace.delta.log_writer import Blocker, LogWriter
-from headrace.delta.snapshot import TableState, all_txns, load_state
+from headrace.delta.snapshot import TableState, load_state
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
     ConcurrentModification,
@@ -63,18 +64,24 @@ class WritingPipeline:
 class TableOwners:
     """The writers of one table, looked up on first access."""
 
-    def __init__(self, store: Store, states: Mapping[str, str], direct_commit: bool = False) -> None:
+    def __init__(
+        self, store: Store, states: Mapping[str, str], direct_commit: bool = False, log: FollowedLog | None = None
+    ) -> None:
         self._store, self._states, self._direct_commit = store, states, direct_commit
+        self.log = log or FollowedLog(store)
 
     @cached_property
     def state(self) -> TableState:
         """State of the table at the first access; TableNotFound if it does not exist."""
-        return existing_table(self._store)
+        state = self.log.newest()
+        if state is None:
+            raise no_table(self._store)
+        return state
 
     @cached_property
     def pipelines(self) -> tuple[WritingPipeline, ...]:
         """The pipelines that have a txn in the table."""
-        txns = all_txns(self._store, self.state.version)
+        txns = self.log.txns(self.state)
         names = {pipeline_of(name) for name in txns if batch_number_of({name: 0})}
         return tuple(
             WritingPipeline(name, txns.get(batch_txn(name), 0), self._state_folder(name)) for name in sorted(names)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.delta.followed_log import FollowedLog
 from headrace.delta.log import newest_version
 from headrace.errors import UsageError
 from headrace.spec.units import duration
@@ -62,6 +63,7 @@ class Table:
         """
         self._store = Store(os.fspath(path), profile(storage))
         self._states, self._direct_commit, self._spark = dict(states or {}), direct_commit, spark
+        self._log = FollowedLog(self._store)
         self._first_write: FirstWrite | None = None
         self._watch = Watch()
 
@@ -265,7 +267,7 @@ class Table:
         return TableOperations(self._store, self._owners(), self._spark)
 
     def _owners(self) -> TableOwners:
-        return TableOwners(self._store, self._states, self._direct_commit)
+        return TableOwners(self._store, self._states, self._direct_commit, self._log)
 
 
 def profile(storage: Storage) -> Profile:

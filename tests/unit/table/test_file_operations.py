@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from headrace import Table
 from headrace.delta import log, snapshot
 from headrace.delta.actions import File
+from headrace.delta.followed_log import FollowedLog
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
@@ -399,15 +400,24 @@ def test_a_replaced_table_is_not_changed(
 ) -> None:
     filled(table, 3)
     next(Path(table.path).glob("*.parquet")).unlink()
-    opened = LogWriter.open
+    open_log, follow_log = LogWriter.open, FollowedLog.writer  # an insert continues from the log that it has read
 
-    def replaced(store: Store, *arguments: Any, **settings: Any) -> LogWriter:
-        monkeypatch.setattr(LogWriter, "open", opened)
+    def replace_table() -> None:
+        monkeypatch.setattr(LogWriter, "open", open_log)
+        monkeypatch.setattr(FollowedLog, "writer", follow_log)
         shutil.rmtree(table.path)
         filled(Table.get_or_create(table.path, COLUMNS), 2)
-        return opened(store, *arguments, **settings)
 
-    monkeypatch.setattr(LogWriter, "open", replaced)
+    def opened(store: Store, *arguments: Any, **settings: Any) -> LogWriter:
+        replace_table()
+        return open_log(store, *arguments, **settings)
+
+    def followed(log: FollowedLog) -> LogWriter:
+        replace_table()
+        return follow_log(log)
+
+    monkeypatch.setattr(LogWriter, "open", opened)
+    monkeypatch.setattr(FollowedLog, "writer", followed)
     with pytest.raises(TableReplaced, match="Run the operation again"):
         change(table)
     assert table.resolve() == 2
