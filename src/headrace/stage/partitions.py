@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.decode.sizes import CAPACITY
 from headrace.delta.partition_keys import Partition, text_format
 from headrace.delta.partition_values import parse_partition_value
 from headrace.delta.staged_file import StagedFile
@@ -113,6 +114,8 @@ def split_by_partition(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterato
     if groups.num_rows == 1:
         yield next(_partitions(groups, partition_by)), rest
         return
+    if rest.nbytes <= CAPACITY:
+        rest = rest.combine_chunks()  # else `take` would combine them for each partition
     for partition, indices in zip(_partitions(groups, partition_by), groups.column("rows_list"), strict=True):
         # Copied, not sliced: a slice of one sorted table would keep the memory of all of it.
         yield partition, rest.take(indices.values)

@@ -65,6 +65,19 @@ def test_a_table_gets_one_file_with_all_its_rows_in_order(tmp_path: Path, stager
     assert pq.ParquetFile(tmp_path / file.path).num_row_groups == 1
 
 
+def test_chunks_of_any_size_become_the_same_rows_in_order(tmp_path: Path) -> None:
+    rows = rows_of([f"{number % 3}" for number in range(40_000)])
+    pieces = [rows.slice(0, 20_000), rows.slice(20_000, 7), rows.slice(20_007)]
+    for by in ((), ("day",)):
+        large, small = (
+            stage(FileLayout(str(tmp_path), SCHEMA, by), *group)
+            for group in (pieces, [rows.slice(start, 100) for start in range(0, 40_000, 100)])
+        )
+        assert [file.stats for file in large] == [file.stats for file in small]
+        assert [read(file) for file in large] == [read(file) for file in small]
+    assert pa.concat_tables(read(file) for file in stage(FileLayout(str(tmp_path), SCHEMA), *pieces)).equals(rows)
+
+
 def test_nothing_added_stages_nothing(tmp_path: Path, stager: Stager) -> None:
     stager.add(FileLayout(str(tmp_path), SCHEMA), SCHEMA.empty_table())
     assert stager.finish() == ()
