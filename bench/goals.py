@@ -16,9 +16,9 @@ from bench.measures import (
     grown,
     highest_peak,
     label_ratio,
+    lake_ratio,
     late_commit,
     size_ratio,
-    spark_ratio,
 )
 from bench.results import Results, ratio
 
@@ -142,21 +142,35 @@ GOALS = (
             (OWN, "once tables exist", 0.6),
         )
     ),
-    Goal("upsert", "upsert, random keys: time ÷ Spark SQL", "≤", 1.0, spark_ratio("upsert", "merge", "everywhere")),
-    Goal("upsert", "upsert, highest keys: time ÷ Spark SQL", "≤", 1.0, spark_ratio("upsert", "merge", "at the end")),
+    Goal("upsert", "upsert, random keys: time ÷ Spark SQL", "≤", 1.0, lake_ratio("upsert", "merge", "everywhere")),
+    Goal("upsert", "upsert, highest keys: time ÷ Spark SQL", "≤", 1.0, lake_ratio("upsert", "merge", "at the end")),
     Goal(
         "upsert",
         "upsert, 0.1 % of the highest keys: time ÷ Spark SQL",
         "≤",
         1.0,
-        spark_ratio("upsert", "merge", "a thousandth of them"),
+        lake_ratio("upsert", "merge", "a thousandth of them"),
     ),
     Goal(
         "compact",
         "append and compact: time ÷ Spark SQL",
         "≤",
         1.0,
-        spark_ratio("compact", "compact", "append and compact"),
+        lake_ratio("compact", "compact", "append and compact"),
+    ),
+    Goal(
+        "upsert",
+        "upsert, random keys: time ÷ delta-rs",
+        "≤",
+        1.0,
+        lake_ratio("upsert", "merge", "everywhere", "delta-rs"),
+    ),
+    Goal(
+        "compact",
+        "append and compact: time ÷ delta-rs",
+        "≤",
+        1.0,
+        lake_ratio("compact", "compact", "append and compact", "delta-rs"),
     ),
     Goal("history", "history of 10,000 commits, s", "≤", 2.0, lambda results: aged(results, "history")),
     *(

@@ -43,9 +43,9 @@ def grown(results: Results) -> float:
     return float(rows[-1]["p50"]) / float(rows[0]["p50"])
 
 
-def spark_ratio(part: str, work: str, label: str) -> Callable[[Results], float]:
-    """Ratio of Headrace's time to the time in Spark SQL, with the same settings."""
-    ours, theirs = ({"peer": f"{work} {peer}", "label": label} for peer in ("headrace", "spark"))
+def lake_ratio(part: str, work: str, label: str, other: str = "spark") -> Callable[[Results], float]:
+    """Ratio of Headrace's time to the time of Spark SQL or delta-rs, with the same settings."""
+    ours, theirs = ({"peer": f"{work} {peer}", "label": label} for peer in ("headrace", other))
     return lambda results: ratio(results, "seconds", part, ours, theirs)
 
 
