@@ -146,54 +146,52 @@ def floor(order: Mapping[str, Any]) -> Drain:
 # ---- micro-batches ----
 
 
-def _watch(query: Callable[[], Any], count: int, seconds: float) -> list[dict[str, Any]]:
-    """Progress of non-empty batches, until there are enough or the time is over."""
-    batches: dict[int, dict[str, Any]] = {}
-    deadline = time.monotonic() + seconds
-    while len(batches) < count and time.monotonic() < deadline:
-        time.sleep(1)
-        running = query()
-        for progress in running.recentProgress if running else []:
-            if "addBatch" in progress.durationMs:
-                batches[progress.batchId] = dict(progress.durationMs)
-    return [batches[number] for number in sorted(batches)]
-
-
 def steady_textbook(order: Mapping[str, Any]) -> Drain:
-    """Textbook with a trigger interval of one second."""
+    """Textbook with a trigger interval of one second; the time of a batch is Spark's `triggerExecution`."""
     from headrace.runtime import session
 
     spark = session.start("textbook")
 
     def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         query = _textbook_query(spark, order, options["topic"], folder, {"processingTime": "1 second"})
-        progress = _watch(lambda: query, options["batches"], options["seconds"])
+        batches: dict[int, float] = {}
+        deadline = time.monotonic() + options["seconds"]
+        while len(batches) < options["batches"] and time.monotonic() < deadline:
+            time.sleep(1)
+            for progress in query.recentProgress:
+                if "addBatch" in progress.durationMs:
+                    batches[progress.batchId] = progress.durationMs["triggerExecution"]
         query.stop()
-        return {"progress": progress}
+        return {"milliseconds": [batches[number] for number in sorted(batches)]}
 
     return drain
 
 
 def steady_headrace(order: Mapping[str, Any]) -> Drain:
-    """`headrace run` with `flush: {every: 1s}`."""
+    """`headrace run` with `flush: {every: 1s}`; the time of a batch is from its start to its row in the ledger."""
     from headrace.runtime import session
     from headrace.serve.runner import run_all
     from headrace.validate.load import loads
 
-    spark = session.start("headrace")
+    session.start("headrace")
 
     def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         spec = loads(spec_text(order, {**options, "spec": {"flush": {"every": "1s"}}}), folder)[0]
-        stop = threading.Event()
-        outcomes: list[Any] = []
-        running = threading.Thread(target=lambda: outcomes.extend(run_all([spec], stop=stop)))
-        running.start()
-        progress = _watch(lambda: next(iter(spark.streams.active), None), options["batches"], options["seconds"])
-        stop.set()
-        running.join(60)
-        if outcomes and outcomes[0].error:
-            raise outcomes[0].error
-        return {"progress": progress}
+        stop, milliseconds = threading.Event(), list[float]()
+
+        def note(event: Mapping[str, Any]) -> None:
+            if event["event"] == "batch":
+                milliseconds.append(event["seconds"] * 1000)
+                if len(milliseconds) >= options["batches"]:
+                    stop.set()
+
+        timer = threading.Timer(options["seconds"], stop.set)
+        timer.start()
+        (result,) = run_all([spec], stop=stop, report=note)
+        timer.cancel()
+        if result.error:
+            raise result.error
+        return {"milliseconds": milliseconds}
 
     return drain
 

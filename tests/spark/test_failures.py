@@ -112,26 +112,20 @@ def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
     assert type(spark_errors.error_of(failed(spark, task), WORK)) is SparkDied
 
 
-def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
-    """A broker that nobody listens for, as a streaming query meets it."""
-    from headrace.pipeline.streaming_query import _exception
-
+def test_a_read_brings_its_cause_along(spark: Any) -> None:
+    """A broker that nobody listens for, as a batch meets it."""
     deaf = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
-        "subscribe": "t",
+        "assign": '{"t": [0]}',
+        "startingOffsets": '{"t": {"0": 0}}',
+        "endingOffsets": '{"t": {"0": 9}}',
         "kafka.default.api.timeout.ms": "500",
         "kafka.request.timeout.ms": "400",
         "fetchOffset.numRetries": "1",
     }
-    frame = spark.readStream.format("kafka").options(**deaf).load()
-    query = (
-        frame.writeStream.foreachBatch(lambda frame, epoch: None).option("checkpointLocation", str(tmp_path)).start()
-    )
-    with pytest.raises(Exception, match="Timed out"):
-        query.awaitTermination(60)
-    error = _exception(query)
-    assert error is not None
-    found = spark_errors.error_of(error, WORK)
+    with pytest.raises(Exception, match="Timed out") as raised:
+        spark.read.format("kafka").options(**deaf).load().collect()
+    found = spark_errors.error_of(raised.value, WORK)
     assert isinstance(found, BrokerUnreachable)
     assert "Timed out" in found.message
 

@@ -72,7 +72,7 @@ class BatchLoop:
                 self._one_batch(waiting)
             else:
                 self.pipeline.maintain()
-                self._ending.wait(self._trigger.interval)
+                self._ending.wait(self._trigger.wait(time.monotonic()))
 
     def _one_batch(self, waiting: Offsets) -> None:
         pipeline = self.pipeline

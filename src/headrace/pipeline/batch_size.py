@@ -39,10 +39,11 @@ class Trigger:
         self._every = spec.flush.every.total_seconds()
         self._started = float("-inf")
 
-    @property
-    def interval(self) -> float:
-        """Seconds between two requests for the latest offsets."""
-        return self._every / 2 if self._has_rate else max(0.05, min(0.5, self._every / 10))
+    def wait(self, now: float) -> float:
+        """Seconds until the next request for the latest offsets: no later than the time of the next batch."""
+        interval = self._every if self._has_rate else max(0.05, min(0.5, self._every / 10))
+        due = self._started + self._every - now
+        return min(interval, due) if due > 0 else interval
 
     def is_due(self, waiting: int, mean_bytes: float, now: float) -> bool:
         """Whether enough records are waiting, or the last batch started long enough ago."""

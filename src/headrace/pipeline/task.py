@@ -35,7 +35,7 @@ GATHERED_ROWS = 250_000
 GATHERED_BYTES = 128 * 1024 * 1024
 MANIFEST = pa.schema([pa.field("manifest", pa.string())])
 
-TASK_RECORDS, TASK_BYTES = 10_000, 8 * 1024 * 1024  # minimum for one more task, and one more file in each table
+TASK_RECORDS, TASK_BYTES = 25_000, 8 * 1024 * 1024  # minimum for one more task, and one more file in each table
 TASK_PARTITIONS = 16  # read by one task, sequentially
 
 

@@ -109,3 +109,13 @@ def test_with_a_rate_a_batch_starts_by_time_alone():
     trigger.started(now=0)
     assert not trigger.is_due(10**6, 10**6, now=0.9)
     assert trigger.is_due(1, 1, now=1)
+
+
+def test_the_latest_offsets_are_requested_at_the_time_of_the_next_batch():
+    trigger = Trigger(spec_of(flush={"every": "500ms"}))
+    assert trigger.wait(now=0) == 0.05
+    trigger.started(now=0)
+    assert trigger.wait(now=0.1) == 0.05
+    assert trigger.wait(now=0.47) == pytest.approx(0.03)
+    assert trigger.wait(now=0.6) == 0.05
+    assert Trigger(spec_of(flush={"every": "1h"})).wait(now=0) == 0.5
