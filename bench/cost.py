@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headrace.runtime.heap import keep_freed_memory
+
 BATCH = 50_000  # records per batch of a task
 ROUNDS = 5
 Measured = Callable[[Any], object]
@@ -23,6 +25,7 @@ def cost(values: Any, function: Measured) -> float:
 
 def lowest_costs(runs: Mapping[str, Run], rounds: int = ROUNDS) -> dict[str, float]:
     """Minimum of several rounds. The runs alternate, so that other load on the machine affects all of them."""
+    keep_freed_memory()  # as in a worker
     costs: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, (values, function) in runs.items():

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from bench import encodings
+from bench import encodings, shapes
 from bench.cost import Measured, Run, lowest_costs, to_text
 from bench.records import ARROW, FIELDS, POISON
 from headrace.decode.base import DecodeLimits, NewField
@@ -187,7 +187,7 @@ def figures(count: int) -> dict[str, float]:
     """Cost of all runs."""
     rows = [orjson.loads(bench_event(1, number)) for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        return lowest_costs({**json_runs(rows), **typed_runs(rows, Path(folder))})
+        return lowest_costs({**json_runs(rows), **dict(shapes.runs(count)), **typed_runs(rows, Path(folder))})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from bench.measures import (
     fresh,
     grown,
     highest_peak,
+    highest_ratio,
     label_ratio,
     lake_ratio,
     late_commit,
@@ -23,6 +24,8 @@ from bench.measures import (
 from bench.results import Results, ratio
 
 OWN = ", each with a field of its own"
+_OTHER_SHAPES = highest_ratio("decode", "shape: ", lambda label: label.replace("shape: ", "peer: duckdb from_json, "))
+_ALL_REJECTED = highest_ratio("plan", "rejects: ", lambda _: "rejects: none")
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,15 @@ GOALS = (
         "≥",
         0.5,
         label_ratio("per_second", "rejected", "every record rejected", "clean"),
+    ),
+    Goal("decode", "decoding, JSON of other shapes ÷ from_json, highest", "≤", 2.0, _OTHER_SHAPES, small=True),
+    Goal(
+        "plan",
+        "plan, throughput, all rejected ÷ clean, lowest",
+        "≥",
+        0.5,
+        lambda results: 1 / _ALL_REJECTED(results),
+        small=True,
     ),
     *(
         Goal(

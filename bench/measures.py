@@ -105,3 +105,16 @@ def fresh(key: str, rate: int) -> Callable[[Results], float]:
         return float(row[key])
 
     return measure
+
+
+def highest_ratio(part: str, prefix: str, other: Callable[[str], str]) -> Callable[[Results], float]:
+    """Highest ratio of a figure whose label has the prefix to another figure."""
+
+    def measure(results: Results) -> float:
+        costs = {each["label"]: float(each["cpu_per_million"]) for each in results[part]["figures"]}
+        ratios = [costs[label] / costs[other(label)] for label in costs if label.startswith(prefix)]
+        if not ratios:
+            raise KeyError(f"{part}: no figures for '{prefix}'")
+        return max(ratios)
+
+    return measure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -105,8 +106,8 @@ class ResultBuilder:
 
     def reject(self, records: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
         """Add dead letters; returns the rejected records."""
-        for reason in rejects.reason:
-            self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
+        for reason, count in Counter(rejects.reason).items():
+            self._reasons[reason.value] = self._reasons.get(reason.value, 0) + count
         rejected = records.take(rejects.index)
         rejected = pa.table([plain_array(column) for column in rejected.columns], rejected.column_names)
         self.record_outcomes.have_letter(rejected)

@@ -24,15 +24,15 @@ def dead_letters_of(
     count = len(records)
     carried = [records.column(name) for name in DEAD_LETTERS.names[:7]]
     rest = [
-        pa.array([table] * count, pa.string()),
-        pa.array([step] * count),
+        pa.repeat(pa.scalar(table, pa.string()), count),
+        pa.repeat(step, count),
         pa.array([reason.value for reason in rejects.reason]),
         pa.array([detail[:512] for detail in rejects.detail]),
         schema_ids(values_of(records), spec.decode.options.framing),
-        pa.array([spec.pipeline] * count),
-        pa.array([spec.digest] * count),
-        pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),
-        pa.array([now.date()] * count),
+        pa.repeat(spec.pipeline, count),
+        pa.repeat(spec.digest, count),
+        pa.repeat(pa.scalar(now, DEAD_LETTERS.field("rejected_at").type), count),
+        pa.repeat(now.date(), count),
     ]
     return pa.table([*carried, *rest], schema=DEAD_LETTERS)
 
@@ -40,6 +40,9 @@ def dead_letters_of(
 def enforce_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     """Raise ContractViolation if the contract is set to `stop` for a reject."""
     contract = rules.contract
+    own = [answer for column in contract.columns.values() for answer in (column.wrong_type, column.missing)]
+    if "stop" not in (contract.wrong_type, contract.missing, *own):
+        return
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
         column = _column_of(detail, rules.columns) if contract.columns else ""
         is_wrong_type = reason in MISFITS and contract.wrong_type_of(column) == "stop"

@@ -1,0 +1,62 @@
+"""CPU cost of the plan if every record is a dead letter, by reason, beside clean records: CPU-seconds per million.
+
+Run: PYTHONPATH=src python -m bench.rejections [records] — prints the figures and the throughput relative to clean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bench.cost import Run, lowest_costs
+from bench.peers import spec_text
+from bench.plans import NOW, records_of
+from headrace.plan.plan import Plan
+from headrace.source.sample_events import bench_event
+from headrace.validate.load import loads
+
+CLEAN = "rejects: none"
+Row = dict[str, Any]
+
+
+def _json(change: Callable[[Row], Row]) -> Callable[[bytes], bytes]:
+    return lambda value: json.dumps(change(orjson.loads(value)), separators=(",", ":")).encode()
+
+
+REASONS: dict[str, Callable[[bytes], bytes]] = {
+    CLEAN: lambda value: value,
+    "rejects: invalid JSON": lambda value: value[:-20],
+    "rejects: wrong type": _json(lambda row: {**row, "id": f"x{row['id']}"}),
+    "rejects: wrong type in an object": _json(lambda row: {**row, "user": {**row["user"], "id": "x"}}),
+    "rejects: required field missing": _json(lambda row: {key: row[key] for key in row if key != "id"}),
+    "rejects: invalid timestamp": _json(lambda row: {**row, "timestamp": f"at {row['id']}"}),
+    "rejects: key twice": lambda value: value[:-1] + b',"id":1}',
+}
+
+
+def runs(count: int) -> dict[str, Run]:
+    """Records and the plan of each reason."""
+    text = spec_text({"bootstrap": "localhost:9092"}, {"topic": "bench"})
+    required = text.replace('"name": "id", "type": "bigint"', '"name": "id", "type": "bigint", "nullable": false')
+    [spec] = loads(required, Path("/bench"))
+    events = [bench_event(1, number) for number in range(count)]
+    return {
+        name: (records_of([change(event) for event in events]), Plan(spec, now=lambda: NOW).apply)
+        for name, change in REASONS.items()
+    }
+
+
+def figures(count: int) -> dict[str, float]:
+    """Cost of all reasons."""
+    return lowest_costs(runs(count), rounds=3)
+
+
+if __name__ == "__main__":
+    costs = figures(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000)
+    for name, seconds in costs.items():
+        print(f"{name:36s}{seconds:8.2f} CPU-s per million, throughput ÷ clean {costs[CLEAN] / seconds:5.2f}")
