@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SparkDied
@@ -12,7 +14,6 @@ from headrace.faults import Abandoned
 from headrace.pipeline.batch_size import BatchSize, Trigger, ends_of_batch, waiting_records
 from headrace.pipeline.verify_source import ordered_by_offset, same_topics, verify_source
 from headrace.runtime import session, spark_errors
-from headrace.runtime.work_folder import work_folder
 from headrace.source.base import Offsets
 from headrace.source.ranges import Range
 
@@ -135,7 +136,7 @@ class BatchLoop:
             return
         same_topics(pipeline.source, pipeline.topics)
         verify_source(pipeline.source, pipeline.ledger, ordered_by_offset(pipeline.spec))
-        raise spark_errors.error_of(error, work_folder(pipeline.spec.pipeline)) from error
+        raise spark_errors.error_of(error, Path(tempfile.gettempdir())) from error
 
     def _jvm_is_gone(self) -> bool:
         """Whether the JVM has ended; its connections close shortly before the process does."""

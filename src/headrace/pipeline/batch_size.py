@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from headrace.source.base import Offsets
 from headrace.spec import Spec
 
@@ -64,9 +62,15 @@ def waiting_records(position: Offsets, latest: Offsets) -> Offsets:
 
 
 def ends_of_batch(position: Offsets, waiting: Offsets, records: int) -> Offsets:
-    """End offset of each partition for a batch of about `records`; partitions share it by what they have waiting.
+    """End offsets of a batch of at most `records`; partitions share them by what they have waiting.
 
     For example, 100 records of {a: 900, b: 100} waiting are 90 of `a` and 10 of `b`.
     """
-    share = min(1.0, records / max(1, sum(waiting.values())))
-    return {each: position[each] + min(count, ceil(count * share)) for each, count in waiting.items()}
+    total = sum(waiting.values())
+    if total <= records:
+        return {each: position[each] + count for each, count in waiting.items()}
+    shares = {each: count * records // total for each, count in waiting.items()}
+    rest = records - sum(shares.values())  # fewer than there are partitions
+    for each in sorted(waiting, key=lambda each: (shares[each] - waiting[each], each))[:rest]:
+        shares[each] += 1
+    return {each: position[each] + share for each, share in shares.items() if share}

@@ -14,8 +14,6 @@ from headrace.spec import Spec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_WORKERS = {"spark.python.daemon.module": "headrace.pipeline.worker_daemon"}
-
 
 class SharedSession:
     """The Spark session of all pipelines of a process, started when the first one needs it."""
@@ -64,7 +62,7 @@ class SharedSession:
                     cores=spark.cores,
                     memory=spark.memory,
                     extra_jars=extra,
-                    conf=_WORKERS | conf,
+                    conf=conf,
                     cancelled=self._is_cancelled,
                 )
             return self._spark

@@ -71,6 +71,7 @@ _SETTINGS = {
     "spark.executor.heartbeatInterval": "1s",  # carries the metrics that show the progress of a batch
     "spark.buffer.size": "1048576",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "headrace.pipeline.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.kafka.consumer.cache.capacity": "512",
     "spark.kafka.consumer.cache.timeout": "1m",
@@ -91,17 +92,6 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
-    "spark.sql.streaming.pollingDelay": "50ms",
-    "spark.sql.streaming.stopTimeout": "5s",  # a query that waits for an unreachable broker ignores the stop
-    "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "10",
-    # Checkpoints are discarded with the stream. Spark's default manager starts a dozen processes per batch
-    # (chmod, readlink): 180 of the 700 ms of a small batch.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",

@@ -73,7 +73,7 @@ def storage_full(folder: Path) -> StorageFull:
     """Error for a full work directory."""
     return StorageFull(
         f"{folder}: no space left in the work directory.",
-        hint="Free up space, or set XDG_STATE_HOME to another directory; then run again.",
+        hint="Free up space, or set TMPDIR to another directory; then run again.",
     )
 
 
