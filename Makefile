@@ -12,7 +12,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create the virtual environment; install locked packages, Java if required, jars
-	@$(BIN)/headrace setup spark kafka
+	@$(BIN)/headrace setup --no-archives
 
 demo: setup ## Run a pipeline from a local Kafka broker to Delta tables
 	@$(BIN)/headrace demo
@@ -23,14 +23,15 @@ check: $(STAMP) ## Run linter, format check and type checker
 	$(BIN)/mypy
 
 test: $(STAMP) ## Run all tests except slow ones
-	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
+	@$(BIN)/headrace setup spark kafka s3 s3proxy registry
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 test-all: $(STAMP) ## Run all tests
-	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
+	@$(BIN)/headrace setup spark kafka s3 s3proxy registry
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-bench: setup ## Compare with Spark and plain consumers (QUICK=1: five minutes)
+bench: $(STAMP) ## Compare with Spark and plain consumers (QUICK=1: five minutes)
+	@$(BIN)/headrace setup
 	QUICK=$(QUICK) $(BIN)/python -m bench $(ARGS)
 
 wheel: $(STAMP) ## Build the package in dist/

@@ -16,7 +16,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "resume": ("headrace resume web.yaml --accept-gap",),
     "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
     "kafka": ("headrace kafka", "headrace kafka /tmp/kafka --port 19092"),
-    "setup": ("headrace setup spark", "headrace setup --warm spark kafka"),
+    "setup": ("headrace setup", "headrace setup spark"),
     "version": ("headrace version",),
     "dead-letters list": (
         "headrace dead-letters list web.yaml",

@@ -19,11 +19,16 @@ def setup(
             metavar="GROUPS",
         ),
     ] = None,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Also create class data sharing archives, so that Java starts faster.")
-    ] = False,
+    archives: Annotated[
+        bool,
+        typer.Option(
+            "--archives/--no-archives",
+            help="Create class data sharing archives, with which Spark starts about four seconds sooner. "
+            "Requires the groups spark and kafka.",
+        ),
+    ] = True,
 ) -> None:
-    """Download dependencies in advance: Java and the pinned jars.
+    """Download dependencies in advance: Java and the pinned jars. Prepare a fast start of Spark.
 
     Uses an installed Java if there is one. Verifies the checksums of jars that are already present.
     """
@@ -40,7 +45,7 @@ def setup(
         jars.verify_jars(group)
         paths = jars.ensure(group, progress=say_progress)
         say_progress(f"{group}: {plural(len(paths), 'jar')} verified")
-    if warm:
+    if archives and {"spark", "kafka"} <= {*groups}:
         from headrace.dev.warm_up import make_archives
 
         make_archives(progress=say_progress)
