@@ -248,7 +248,7 @@ def test_deleted_records_of_a_partition_that_is_added_while_the_pipeline_runs_st
 
 
 @pytest.mark.parametrize("grows", ["partitions", "topics"])
-def test_what_appears_between_the_look_at_the_source_and_the_start_of_the_query_is_read(
+def test_what_appears_between_the_check_of_the_source_and_the_first_batch_is_read(
     kafka: Broker, lake: Path, monkeypatch: pytest.MonkeyPatch, grows: str
 ) -> None:
     prefix = f"grows-{grows}-"
@@ -256,7 +256,7 @@ def test_what_appears_between_the_look_at_the_source_and_the_start_of_the_query_
     produce(kafka.bootstrap, topic, numbered(0, 5), 0)
     source = {"kafka": {"brokers": kafka.bootstrap, "pattern": f"^{prefix}"}}
     spec = one_table(kafka.bootstrap, [], lake / "t", source=source)
-    stream = KafkaSource.stream
+    latest = KafkaSource.latest
 
     def grow_first(self: KafkaSource, *arguments: Any) -> Any:
         monkeypatch.undo()
@@ -265,9 +265,9 @@ def test_what_appears_between_the_look_at_the_source_and_the_start_of_the_query_
             produce(kafka.bootstrap, topic, numbered(5, 5), 1)
         else:
             produce(kafka.bootstrap, make_topic(kafka.bootstrap, f"{prefix}b"), numbered(5, 5), 0)
-        return stream(self, *arguments)
+        return latest(self, *arguments)
 
-    monkeypatch.setattr(KafkaSource, "stream", grow_first)
+    monkeypatch.setattr(KafkaSource, "latest", grow_first)
     with watched(spec) as running:
         running.until_read(10)
         assert running.stop() is None
