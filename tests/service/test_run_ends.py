@@ -51,6 +51,16 @@ def test_nothing_that_takes_long_is_imported_before_the_first_line() -> None:
     assert done.stdout.split() == []
 
 
+def test_a_process_runs_one_pipeline_after_the_other(file: Path) -> None:
+    """Each run kills its JVM: nothing of it stays in PySpark, and nothing of it is printed."""
+    second = file.with_name("second.yaml")
+    second.write_text(file.read_text().replace("pipeline: web", "pipeline: second").replace("lake/t", "lake/second"))
+    code = "import headrace, sys; print(*(headrace.run(path, until='latest').counts.read for path in sys.argv[1:]))"
+    command = [sys.executable, "-c", code, str(file), str(second)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["40", "40"], "")
+
+
 def test_ctrl_c_while_spark_starts(file: Path) -> None:
     with terminal(["run", file]) as shown:
         shown.until("Starting Spark…")

@@ -120,7 +120,7 @@ class Keeping:
 
     def settle(self) -> None:
         """Wait for log checkpoints that are being written."""
-        assert SHARED.wait(30)
+        assert SHARED.wait(120)
         self.clock.age(self.place)
 
     def ids(self) -> list[int]:

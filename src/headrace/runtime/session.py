@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -299,9 +300,15 @@ def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> An
     context = SparkContext(gateway=gateway, conf=SparkConf().setAll(list(settings.items())))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark replaces the handler of the command
-    # It would print a traceback when the JVM is killed, which closes its connection.
+    # Both would print a traceback when the JVM is killed, which closes its connections.
     context._accumulatorServer.handle_error = lambda *_: None
+    logging.getLogger().addFilter(_is_not_of_py4j)
     return SparkSession(context)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is another one than py4j's on a lost connection, which is an exception too."""
+    return record.msg != "Exception while sending command."
 
 
 def _connect(jvm: Child, port: int, secret: str) -> Any:
@@ -358,11 +365,15 @@ def _close(shared: _Shared, within: float) -> None:
 
 
 def _reset_pyspark() -> None:
-    """Remove the gateway from PySpark, which would otherwise reuse it."""
+    """Remove context, session and gateway of an ended JVM from PySpark, which would otherwise reuse them."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    if context is not None and context._accumulatorServer is not None:
+        threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()  # takes half a second
     if gateway is not None:
         with suppress(Exception):
             gateway.shutdown_callback_server()

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -79,6 +80,8 @@ class KafkaSource:
         self._cause = ""
         self._admin: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}  # by isolation
+        # Spark keeps the consumers of a group id between batches. Partitions are assigned, so there is no group.
+        self._group = f"headrace-{spec.pipeline}-{uuid.uuid4().hex[:8]}"
 
     # ---- topics and offsets ----
 
@@ -280,8 +283,7 @@ class KafkaSource:
             **CONSUMER,
             "kafka.bootstrap.servers": self.kafka.bootstrap,
             "kafka.isolation.level": self.kafka.isolation,
-            # The same id for all batches: Spark keeps consumers by it. Partitions are assigned, so there is no group.
-            "kafka.group.id": f"headrace-{self.spec.pipeline}",
+            "kafka.group.id": self._group,
             **{f"kafka.{key}": value for key, value in self.kafka.java_security().items()},
             **{f"kafka.{key}": str(value) for key, value in self.kafka.settings.items()},
         }
