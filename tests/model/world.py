@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ class Actor:
         self._life = life
         self._fates: Iterator[str] = iter(())
         self.ended: BaseException | str = ""
+        self.next_put = ""  # the object that it creates next, while it rests before that call
         thread = threading.Thread(target=self._run, daemon=True)
         world.actors[thread] = self
         thread.start()
@@ -213,7 +215,12 @@ class Gate:
                 self._world.on_commit(self._root, data)
             return self._write(path, data)
 
-        return self._meet(call)
+        actor = self._world.actors.get(threading.current_thread()) or SimpleNamespace()
+        actor.next_put = f"{self._root}/{path}"
+        try:
+            return self._meet(call)
+        finally:
+            actor.next_put = ""
 
     def get(self, path: str) -> bytes:
         self._meet(str, read=True)

@@ -23,6 +23,7 @@ from headrace.cli.schema import schema
 from headrace.cli.setup import setup
 from headrace.cli.status import status
 from headrace.errors import HeadraceError
+from headrace.runtime.hidden_pandas import hidden_pandas
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -76,21 +77,12 @@ def version() -> None:
 add_examples(app)
 
 
-class _NoPandas:
-    """Hides pandas from imports: pyarrow imports it if it is installed, which takes 0.3 s, and no command uses it."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("The command line does not use pandas.", name=name)
-
-
 def main() -> None:
     """Entry point of `headrace`. Exit codes: 0 success, 1 error, 2 invalid usage or spec, 3 running elsewhere."""
     gc.set_threshold(50_000)  # imports create many objects and no garbage
-    no_pandas = _NoPandas()
-    sys.meta_path.insert(0, no_pandas)
     try:
-        app()
+        with hidden_pandas():
+            app()
     except HeadraceError as error:
         say(str(error), "bold red", head=f"headrace: {error.name}: ", stderr=True)
         sys.exit(error.exit_code)
@@ -100,5 +92,3 @@ def main() -> None:
         next_step = "Check the path and its permissions."
         say(f"{error.filename}: {error.strerror}. {next_step}", "bold red", head="headrace: ", stderr=True)
         sys.exit(1)
-    finally:
-        sys.meta_path.remove(no_pandas)

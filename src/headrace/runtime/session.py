@@ -307,7 +307,7 @@ def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> An
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is another one than py4j's on a lost connection, which is an exception too."""
+    """Whether a record of the root logger is not of py4j on a lost connection; that is an exception too."""
     return record.msg != "Exception while sending command."
 
 
