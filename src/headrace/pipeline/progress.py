@@ -8,24 +8,23 @@ from typing import Any
 
 
 class Progress:
-    """Records that the batches of a run have read, and that the current batch has read so far."""
+    """Records that the current batch has read so far, at the rate of this batch and the one before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._started: float | None = None  # of the first batch
-        self._before = 0  # records of the batches before the current one
-        self._left: int | None = None  # records of a drain from the current batch on
         self._batch: int | None = None
         self._records = 0  # of the current batch
+        self._started = 0.0  # time of the start of the current batch
+        self._left: int | None = None  # records of a drain from the current batch on
+        self._last_records, self._last_seconds = 0, 0.0  # of the batch before
 
     def begin(self, batch: int, records: int, left: int | None) -> None:
         """Begin a batch; `left`: records to the end of the drain, this batch included (None: not a drain)."""
-        self._started = self._started or self._clock()
-        self._batch, self._records, self._left = batch, records, left
+        self._batch, self._records, self._left, self._started = batch, records, left, self._clock()
 
     def end(self) -> None:
         """End the batch, which is committed."""
-        self._before += self._records
+        self._last_records, self._last_seconds = self._records, self._clock() - self._started
         self._left = None if self._left is None else self._left - self._records
         self._batch, self._records = None, 0
 
@@ -37,8 +36,8 @@ class Progress:
     def event(self, read: int = 0) -> dict[str, Any]:
         """The progress with `read` records of the current batch; null for what is unknown."""
         read = min(read, self._records)
-        seconds = self._clock() - self._started if self._started is not None else 0.0
-        rate = (self._before + read) / seconds if seconds > 0 else 0.0
+        seconds = self._last_seconds + (self._clock() - self._started if self.is_reading else 0.0)
+        rate = (self._last_records + read) / seconds if seconds > 0 else 0.0
         left = None if self._left is None else self._left - read
         return {
             "batch": self._batch,

@@ -19,8 +19,14 @@ def test_a_drain_has_a_rate_and_an_end():
         "records_per_second": 20, "records_left": 960, "seconds_left": 48.0,
     }  # fmt: skip
     progress.end()
+    now[0] += 60  # between batches, the rate is that of the last one
     assert progress.event() == none | {"records_per_second": 50, "records_left": 900, "seconds_left": 18.0}
     progress.begin(2, 900, left=900)
+    now[0] += 2
+    assert progress.event(700) == {
+        "batch": 2, "batch_records": 900, "batch_read": 700,
+        "records_per_second": 200, "records_left": 200, "seconds_left": 1.0,
+    }  # fmt: skip
     assert progress.event(10_000)["batch_read"] == 900  # a batch that is staged again reads records twice
 
 
