@@ -440,7 +440,18 @@ def test_check_online_finds_a_state_folder_it_cannot_write(cli: Run):
 EVENTS: list[dict[str, Any]] = [
     {"event": "setup", "pipeline": "orders", "text": "starting [bold]"},
     {"event": "recover", "pipeline": "orders", "batch": 6},
-    {"event": "progress", "pipeline": "orders", "lag": 123456, "lag_seconds": 12.34},
+    {
+        "event": "progress",
+        "pipeline": "orders",
+        "lag": 123456,
+        "lag_seconds": 12.34,
+        "batch": 7,
+        "batch_records": 500_000,
+        "batch_read": 400_000,
+        "records_per_second": 82_000,
+        "records_left": 600_000,
+        "seconds_left": 7.3,
+    },
     {
         "event": "batch",
         "pipeline": "orders",
@@ -483,7 +494,9 @@ def test_the_live_line_stays_one_whole_line_per_pipeline(width: int):
     assert "…" not in screen.getvalue()
     assert head.split()[:2] == ["pipeline", "state"]
     assert all("123,456 (12.3 s)" in line and "running" in line for line in rest)
-    assert ("rows/s" in head) == (width >= 80)
+    assert ("rows/s" in head) == (width >= 100)
+    assert ("progress" in head) == (width >= 80)
+    assert all("████░░░░░░ 40%, 7 s left" in line for line in rest) == (width >= 80)
 
 
 def _held(since: datetime) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from headrace.decode.payload_field import PayloadField, is_json_text, payload_fi
 from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import RouteSchema, same_columns, same_type
+from headrace.plan.route_schema import RouteSchema
+from headrace.spec.types import same_columns, same_type
 from services.plans import spec_of
 
 EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
