@@ -70,15 +70,8 @@ def test_kill_with_the_lake_on_s3(spark: Any, kafka: Broker, topic: str, tmp_pat
     killed_at(Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3), point)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        Point.BEFORE_STAGING,
-        *(pytest.param(p, marks=pytest.mark.slow) for p in (Point.AFTER_STAGING, Point.BEFORE_LEDGER_WRITE)),
-    ],
-)
-def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None:
-    with drain(eventful(shop), f"{point}:batch=2=kill-jvm") as running:
+def test_without_its_jvm_python_ends_by_itself(shop: Shop) -> None:
+    with drain(eventful(shop), f"{Point.BEFORE_STAGING}:batch=2=kill-jvm") as running:
         jvm = running.java()
         eventually(lambda: not _lives(jvm), 120, running.said)
         died = time.monotonic()
@@ -86,6 +79,18 @@ def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None
         assert code not in (0, -signal.SIGKILL)
         assert time.monotonic() - died < 10
         assert [event["error"] for event in running.of("error")] == ["SparkDied"]
+    finish(shop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [Point.AFTER_STAGING, Point.BEFORE_LEDGER_WRITE])
+def test_a_staged_batch_needs_no_jvm(shop: Shop, point: Point) -> None:
+    """The driver commits the last batch of a drain, and ends as usual."""
+    with drain(eventful(shop), f"{point}:batch=2=kill-jvm") as running:
+        jvm = running.java()
+        eventually(lambda: not _lives(jvm), 120, running.said)
+        assert running.wait(10) == 0
+        assert running.of("error") == []
     finish(shop)
 
 
