@@ -56,7 +56,7 @@ def run(
         for result in results:
             event = summary_event(result)
             emit(event) if as_json else output.say(summary_text(event))
-        if any(result.abandoned for result in results):
+        if signals.stop.is_set():
             leave(exit_code(results))
     if code := exit_code(results):
         raise typer.Exit(code)
@@ -76,7 +76,7 @@ def exit_code(results: Sequence[RunResult]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit at once, with threads still running. The next run completes the batch; the JVM exits with this process."""
+    """Exit at once, even with threads still running. The next run completes a batch; the JVM ends with this process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

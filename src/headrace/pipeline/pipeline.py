@@ -139,14 +139,14 @@ class Pipeline:
     def _attempt(self) -> None:
         """Resume from the ledger: finish the open batch, refill restored tables, verify the source, stream."""
         self.open_ledger()
-        if self.until is None or self._has_records():
-            self._prepare_spark()  # in the background: it takes longer than all that follows
         self.recovery.rebuild_ledger(self.context)
         self.finish_open_batch()
         self.refill_tables()
         self._clean_up_daily()
         overwrite.begin(self.spec, self.ledger, self.source)
         self.verify_source()
+        if self.until is None or self._has_records():
+            self._prepare_spark()  # in the background, while the tables are opened
         self.tables.open()
         inference_minimum.wait(self)
         while self._stream():
@@ -176,8 +176,7 @@ class Pipeline:
     def _has_records(self) -> bool:
         """Whether there are records to read; a drain without any does not start Spark."""
         bounds = self.source.bounds()
-        position = self.position or self.ledger.position() or self.source.start(bounds)
-        return any(bound.latest > position.get(partition, bound.latest) for partition, bound in bounds.items())
+        return any(bound.latest > self.position.get(partition, bound.latest) for partition, bound in bounds.items())
 
     @property
     def spark(self) -> SparkSession:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from headrace.errors import StopRequested
 from headrace.pipeline.events import Report
 from headrace.runtime import jars, session
 from headrace.spec import Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_START_SECONDS = 15.0  # that a request to stop waits for a start of Spark
 
 
 class SharedSession:
@@ -30,10 +33,17 @@ class SharedSession:
     def close(self) -> None:
         """Release the session; the last release kills the JVM: nothing depends on an orderly end, which takes 1.4 s."""
         self._closed.set()
-        with self._lock:
-            if self._spark is not None:
-                session.stop_session(self._spark, within=0)
-                self._spark = None
+        if not self._lock.acquire(timeout=_START_SECONDS):
+            return  # the start, which cannot be interrupted everywhere, ends its own JVM
+        try:
+            self._stop_session()
+        finally:
+            self._lock.release()
+
+    def _stop_session(self) -> None:
+        if self._spark is not None:
+            session.stop_session(self._spark, within=0)
+            self._spark = None
 
     def prepare(self) -> None:
         """Start the session and its Python workers in the background; `get` waits for it and raises its error."""
@@ -65,6 +75,9 @@ class SharedSession:
                     conf=conf,
                     cancelled=self._is_cancelled,
                 )
+                if self._closed.is_set():
+                    self._stop_session()
+                    raise StopRequested("Stopped while Spark was starting.")
             return self._spark
 
     def _is_cancelled(self) -> bool:
