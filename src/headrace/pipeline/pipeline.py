@@ -138,6 +138,7 @@ class Pipeline:
 
     def _attempt(self) -> None:
         """Resume from the ledger: finish the open batch, refill restored tables, verify the source, stream."""
+        self.progress = Progress()  # an earlier attempt may have failed within a batch
         self.open_ledger()
         self.recovery.rebuild_ledger(self.context)
         self.finish_open_batch()

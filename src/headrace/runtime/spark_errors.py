@@ -70,9 +70,9 @@ def error_of(error: BaseException, work: Path) -> HeadraceError:
 
 
 def storage_full(folder: Path) -> StorageFull:
-    """Error for a full work directory."""
+    """Error for a full temporary directory."""
     return StorageFull(
-        f"{folder}: no space left in the work directory.",
+        f"{folder}: no space left in the temporary directory.",
         hint="Free up space, or set TMPDIR to another directory; then run again.",
     )
 

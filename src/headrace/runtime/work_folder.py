@@ -8,12 +8,6 @@ from pathlib import Path
 from headrace.errors import SetupError
 
 
-def work_folder(pipeline: str) -> Path:
-    """Private work directory of a pipeline; created if missing."""
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return create_folder(base / "headrace" / pipeline, "XDG_STATE_HOME", 0o700)
-
-
 def create_folder(folder: Path, setting: str, mode: int = 0o777) -> Path:
     """Create a directory if missing; SetupError with the setting that selects another one if that fails."""
     try:
@@ -27,5 +21,6 @@ def create_folder(folder: Path, setting: str, mode: int = 0o777) -> Path:
 
 
 def shared_folder(name: str) -> Path:
-    """Private directory that all pipelines share; pipeline names cannot start with a dot."""
-    return work_folder(f".{name}")
+    """Private directory of all pipelines; created if missing."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return create_folder(base / "headrace" / f".{name}", "XDG_STATE_HOME", 0o700)

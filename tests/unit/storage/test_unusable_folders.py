@@ -58,7 +58,7 @@ def test_check_online_finds_the_folder(folder: Path, place: str, key: str):
 def test_the_folders_of_this_machine_name_their_setting(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
     monkeypatch.setenv(variable, str(folder / "file/below"))
     makes = {
-        "XDG_STATE_HOME": lambda: work_folder.work_folder("shop"),
+        "XDG_STATE_HOME": lambda: work_folder.shared_folder("shop"),
         "XDG_CACHE_HOME": lambda: cache.cache_folder("jars"),
         "HEADRACE_LOG_DIR": log_folder,
     }
