@@ -5,6 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 # Three workers, each with its own Spark and broker; a file runs in one worker. Tests wait for servers a third of the time.
 PARALLEL := -n 3 --dist loadfile
+# Batches that `make test` runs in one process, once more on a Spark cluster.
+ON_CLUSTER := tests/fault/test_crash_points.py tests/fault/test_deduplicate.py tests/fault/test_evolution.py \
+	tests/fault/test_overwrite.py tests/fault/test_upsert.py tests/service/test_avro_pipeline.py \
+	tests/service/test_contract.py tests/service/test_registered_protobuf.py
 # Tests start many Python processes: let them write bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -14,8 +18,8 @@ help: ## List the targets
 setup: $(STAMP) ## Create the virtual environment; install locked packages, Java if required, jars
 	@$(BIN)/headrace setup --no-archives
 
-demo: setup ## Run a pipeline from a local Kafka broker to Delta tables
-	@$(BIN)/headrace demo
+demo: setup ## Run a pipeline from a local Kafka broker to Delta tables (MASTER=cluster: on a Spark cluster; CONSOLE=1: with the console)
+	@$(BIN)/headrace demo $(if $(MASTER),--master $(MASTER)) $(if $(CONSOLE),--console)
 
 check: $(STAMP) ## Run linter, format check and type checker
 	$(BIN)/ruff check
@@ -23,12 +27,13 @@ check: $(STAMP) ## Run linter, format check and type checker
 	$(BIN)/mypy
 
 test: $(STAMP) ## Run all tests except slow ones
-	@$(BIN)/headrace setup spark kafka s3 s3proxy registry
+	@$(BIN)/headrace setup spark kafka s3 s3proxy registry msk kdc --pack
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 test-all: $(STAMP) ## Run all tests
-	@$(BIN)/headrace setup spark kafka s3 s3proxy registry
+	@$(BIN)/headrace setup spark kafka s3 azure gcs s3proxy registry msk kdc --pack
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest --on-cluster -m "not slow" $(ON_CLUSTER) $(ARGS)
 
 bench: $(STAMP) ## Compare with Spark and plain consumers (QUICK=1: five minutes)
 	@$(BIN)/headrace setup

@@ -135,13 +135,7 @@ def _figure(storage: str, condition: str, commits: list[float], batch_times: lis
 @contextmanager
 def _lakes(folder: Path) -> Iterator[dict[str, Store]]:
     with s3_server(folder / "s3") as server:
-        profile = Profile(
-            server.endpoint,
-            path_style=True,
-            allow_http=True,
-            access_key_id=server.key,
-            secret_access_key=server.secret,
-        )
+        profile = Profile(server.settings)
         yield {"local": Store(str(folder / "lake")), "s3": Store(f"s3://{server.bucket()}/lake", profile)}
 
 

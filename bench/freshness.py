@@ -74,7 +74,7 @@ def _measure(bench: Bench, peer: str, rate: int) -> Figures:
     topic = bench.topics.empty(f"fresh-{peer}-{rate}-{time.monotonic_ns()}")
     command, table = _command(peer, bench.topics.bootstrap, topic, folder)
     window = Window(table, _seconds(bench, rate))
-    with _producer(bench, topic, rate, folder) as sent:
+    with paced_producer(bench, topic, rate, folder) as sent:
         reading = run(command, folder, table, START, window.pass_by)
     ages = _ages(table, window)
     if ages.rows != sum(ages.ends.values()):
@@ -91,13 +91,18 @@ def _seconds(bench: Bench, rate: int) -> float:
 def _command(peer: str, bootstrap: str, topic: str, folder: Path) -> Command:
     if peer == "textbook":
         return textbook_script(bootstrap, topic, folder, {"processingTime": "500 milliseconds"})
+    return headrace_command(bootstrap, topic, folder)
+
+
+def headrace_command(bootstrap: str, topic: str, folder: Path) -> Command:
+    """`headrace run` with a commit every half second, until it is stopped."""
     spec = {**smallest_spec(bootstrap, topic, declared=True), "flush": {"every": "500ms"}}
     return [*headrace_run(folder, spec), "--json"], folder / "lake" / "events"
 
 
 @contextmanager
-def _producer(bench: Bench, topic: str, rate: int, folder: Path) -> Iterator[dict[str, int]]:
-    """Send records until the end; the rate that was reached is known then."""
+def paced_producer(bench: Bench, topic: str, rate: int, folder: Path) -> Iterator[dict[str, int]]:
+    """Send records at a constant rate until the end; the rate that was reached is known then."""
     file = folder / "values.jsonl"
     file.write_bytes(b"\n".join(bench.topics.values(KIND, 10_000)))
     order = {"bootstrap": bench.topics.bootstrap, "topic": topic, "per_second": rate, "file": str(file)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.measures import (
     aged,
+    caught_up,
     cold_ratio,
     command,
     commit,
@@ -16,9 +17,14 @@ from bench.measures import (
     grown,
     highest_peak,
     highest_ratio,
+    idle_cores,
     label_ratio,
     lake_ratio,
     late_commit,
+    memory_growth,
+    otlp_ratio,
+    ratio_of_keys,
+    received,
     size_ratio,
 )
 from bench.results import Results, ratio
@@ -70,6 +76,7 @@ GOALS = (
         )
     ),
     Goal("freshness", "cores at 1,000 records/s", "≤", 0.5, fresh("cores", 1_000)),
+    Goal("memory", "median PSS at 1,000 records/s, last ÷ first period", "≤", 1.1, memory_growth),
     Goal("drain", "records/s ÷ textbook", "≥", 2.5, drain_ratio("per_second", "textbook")),
     Goal("drain", "records/s ÷ consumer with pandas", "≥", 4.0, drain_ratio("per_second", "pandas")),
     Goal("drain", "records/s ÷ consumer with pyarrow", "≥", 1.7, drain_ratio("per_second", "arrow")),
@@ -118,6 +125,20 @@ GOALS = (
         label_ratio("per_second", "formats", "protobuf", "json"),
     ),
     Goal(
+        "rivven",
+        "records/s, Rivven ÷ Kafka",
+        "≥",
+        0.7,
+        label_ratio("per_second", "rivven", "rivven", "kafka"),
+    ),
+    Goal(
+        "files",
+        "records/s, files of JSON lines ÷ spark.read.json",
+        "≥",
+        0.8,
+        label_ratio("per_second", "files", "files, Headrace", "files, spark.read.json"),
+    ),
+    Goal(
         "jmespath",
         "time, ten JMESPath transforms ÷ none",
         "≤",
@@ -154,6 +175,25 @@ GOALS = (
             (OWN, "once tables exist", 0.6),
         )
     ),
+    Goal("receiving", "spool, records of 300 bytes per second", "≥", 50_000, received("spool, appends of 100")),
+    Goal("receiving", "HTTP, events per second", "≥", 20_000, received("HTTP, requests of 100")),
+    Goal("receiving", "OTLP, spans per second ÷ collector with the debug exporter", "≥", 2.0, otlp_ratio),
+    Goal("hot_store", "hot store, rows per second", "≥", 50_000, caught_up),
+    Goal(
+        "observed",
+        "records/s, observed ÷ alone",
+        "≥",
+        0.97,
+        label_ratio("per_second", "observed", "observed", "alone"),
+    ),
+    Goal(
+        "observed",
+        "PSS of an observed pipeline, last ÷ first tenth",
+        "≤",
+        1.1,
+        lambda results: ratio_of_keys(results, "observed", "observed", "last_mib", "first_mib"),
+    ),
+    Goal("idle", "20 idle pipelines, cores", "≤", 0.05, idle_cores, small=True),
     Goal("upsert", "upsert, random keys: time ÷ Spark SQL", "≤", 1.0, lake_ratio("upsert", "merge", "everywhere")),
     Goal("upsert", "upsert, highest keys: time ÷ Spark SQL", "≤", 1.0, lake_ratio("upsert", "merge", "at the end")),
     Goal(

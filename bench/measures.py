@@ -43,6 +43,12 @@ def grown(results: Results) -> float:
     return float(rows[-1]["p50"]) / float(rows[0]["p50"])
 
 
+def memory_growth(results: Results) -> float:
+    """Median PSS of the last period ÷ that of the first."""
+    rows = results["memory"]["figures"]
+    return float(rows[-1]["median_mib"]) / float(rows[0]["median_mib"])
+
+
 def lake_ratio(part: str, work: str, label: str, other: str = "spark") -> Callable[[Results], float]:
     """Ratio of Headrace's time to the time of Spark SQL or delta-rs, with the same settings."""
     ours, theirs = ({"peer": f"{work} {peer}", "label": label} for peer in ("headrace", other))
@@ -52,6 +58,33 @@ def lake_ratio(part: str, work: str, label: str, other: str = "spark") -> Callab
 def command(label: str) -> Callable[[Results], float]:
     """Median time of a command in a cold process."""
     return lambda results: float(figures(results, "commands", label=label)["median"])
+
+
+def received(label: str) -> Callable[[Results], float]:
+    """Records per second of a receiver."""
+    return lambda results: float(figures(results, "receiving", label=label)["per_second"])
+
+
+def caught_up(results: Results) -> float:
+    """Rows per second that the hot store writes of an append."""
+    return float(figures(results, "hot_store", label="commits of a quarter of the rows")["per_second"])
+
+
+def idle_cores(results: Results) -> float:
+    """Cores that idle pipelines use together."""
+    return float(figures(results, "idle", label="20 pipelines")["cores"])
+
+
+def ratio_of_keys(results: Results, part: str, label: str, key: str, base: str) -> float:
+    """Ratio of two figures of one row."""
+    row = figures(results, part, label=label)
+    return float(row[key]) / float(row[base])
+
+
+def otlp_ratio(results: Results) -> float:
+    """Spans per second, durable, compared with a collector that stores nothing."""
+    ours, theirs = {"label": "OTLP over gRPC, requests of 1,000 spans"}, {"label": "collector with the debug exporter"}
+    return ratio(results, "per_second", "receiving", ours, theirs)
 
 
 def aged(results: Results, label: str) -> float:

@@ -73,9 +73,10 @@ def kill_tree(child: subprocess.Popen[str]) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Environment of a peer: imports from this repository, state in its folder."""
+    """Environment of a peer: imports from this repository, bytecode as in an installed package, state in its folder."""
     python_path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, "PYTHONPATH": python_path, "XDG_STATE_HOME": str(folder / "state")}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": python_path, "XDG_STATE_HOME": str(folder / "state")}
 
 
 class Peer:

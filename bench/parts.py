@@ -8,13 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.cluster import cluster
 from bench.cold import cold
 from bench.drains import TEN, with_registry
+from bench.files import files
 from bench.freshness import freshness
 from bench.growth import growth
+from bench.idle import idle
+from bench.memory import memory
 from bench.meter import Peer
 from bench.micro import micro
+from bench.observed import observed
 from bench.records import KINDS
+from bench.rivven import rivven
 from bench.runs import Bench, Figures
 from bench.variants import records, rejected, types
 
@@ -132,6 +138,28 @@ def _costs(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Fig
     return [{"label": name, "cpu_per_million": seconds} for name, seconds in costs.items()]
 
 
+def receiving(bench: Bench) -> list[Figures]:
+    """Receive into the spool, without Spark: appends, HTTP and OTLP requests, and messages of Danube."""
+    from bench.danube import danube
+    from bench.otlp import otlp
+    from bench.receiving import receiving as measured
+    from services.danube import PROGRAM
+
+    folder = bench.folder / "receiving"
+    folder.mkdir()
+    figures = [*measured(folder, bench.scale.records), *otlp(folder, bench.scale.records)]
+    return [*figures, *(danube(folder / "danube", 5_000) if PROGRAM.exists() else ())]
+
+
+def hot_store(bench: Bench) -> list[Figures]:
+    """Follow a Delta table into PostgreSQL, without Spark."""
+    from bench.hot_store import hot_store as measured
+
+    folder = bench.folder / "hot-store"
+    folder.mkdir()
+    return measured(folder, bench.scale.records)
+
+
 def upsert(bench: Bench) -> list[Figures]:
     """Merge changes into a table of fifty times as many rows: with Headrace, Spark SQL and delta-rs.
 
@@ -202,6 +230,7 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "drain": drain,
     "cold": cold,
     "freshness": freshness,
+    "memory": memory,
     "micro": micro,
     "poison": poison,
     "rejected": rejected,
@@ -210,9 +239,16 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "formats": formats,
     "jmespath": jmespath,
     "partitions": partitions,
+    "rivven": rivven,
+    "files": files,
     "records": records,
     "commit": commit,
     "growth": growth,
+    "cluster": cluster,
+    "receiving": receiving,
+    "hot_store": hot_store,
+    "idle": idle,
+    "observed": observed,
     "upsert": upsert,
     "compact": compact,
     "history": history,

@@ -127,6 +127,22 @@ def textbook(order: Mapping[str, Any]) -> Drain:
     return drain
 
 
+def read_json(order: Mapping[str, Any]) -> Drain:
+    """`spark.read.json` → Delta table, in a session with the same settings; the warm-up reads the same files."""
+    from headrace.runtime import session
+
+    os.environ["HEADRACE_JVM"] = " ".join(EAGER_COMPILER)
+    spark = session.start("read json")
+    schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
+
+    def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        path = options.get("path") or order["drains"][0]["path"]
+        spark.read.schema(schema).json(path).write.format("delta").save(str(folder / "lake"))
+        return {"batches": 1}
+
+    return drain
+
+
 # ---- minimum ----
 
 
@@ -139,13 +155,13 @@ def _count(batches: Iterator[Any]) -> Iterator[Any]:
 def floor(order: Mapping[str, Any]) -> Drain:
     """Spark's Kafka source, read as Headrace does, with a Python function that only counts."""
     from headrace.runtime import session
-    from headrace.source.base import RECORD_COLUMNS
+    from headrace.source.base import select_record_columns
 
     spark = session.start("floor")
 
     def drain(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         source = spark.read.format("kafka").options(**kafka_options(order, options["topic"])).load()
-        rows = session.map_in_arrow(source.selectExpr(*RECORD_COLUMNS), _count, "n long").collect()
+        rows = session.map_in_arrow(select_record_columns(source), _count, {"n": "long"}).collect()
         return {"read": sum(row.n for row in rows), "batches": 1}
 
     return drain
@@ -208,6 +224,7 @@ def steady_headrace(order: Mapping[str, Any]) -> Drain:
 PEERS: dict[str, Callable[[Mapping[str, Any]], Drain]] = {
     "headrace": headrace,
     "textbook": textbook,
+    "read json": read_json,
     "floor": floor,
     "pandas": pandas_consumer,
     "arrow": arrow_consumer,

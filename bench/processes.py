@@ -65,6 +65,8 @@ def run(
     table: Path,
     timeout: float,
     during: Callable[[subprocess.Popen[str]], None] | None = None,
+    *,
+    commit_poll: float = POLL,
 ) -> ProcessReading:
     """Run a command until it exits; `during` runs beside it, and may send SIGTERM."""
     log, watch, peak = folder / "process.log", CommitWatch(table), [0]
@@ -79,7 +81,7 @@ def run(
         )
     ended = threading.Event()
     samplers = [
-        threading.Thread(target=_repeat, args=(ended, POLL, watch.look), daemon=True),
+        threading.Thread(target=_repeat, args=(ended, commit_poll, watch.look), daemon=True),
         threading.Thread(target=_repeat, args=(ended, PSS_POLL, lambda: _sample(child.pid, peak)), daemon=True),
     ]
     for sampler in samplers:

@@ -39,6 +39,8 @@ _DRAINED = {
     "formats": "Formats (Avro and Protobuf with a schema registry)",
     "jmespath": "JMESPath (ten transforms into ten columns)",
     "partitions": "Partitions",
+    "rivven": "Rivven and Kafka (no headers, no keys)",
+    "files": "Files of JSON lines",
     "rejected": "Dead letters only",
 }
 
@@ -116,6 +118,31 @@ def _small_sections(results: Results) -> Iterator[str]:
             for each in results["commands"]["figures"]
         ]
         yield from table(["", "seconds", "median", "CPU-seconds", "median"], rows)
+    if "receiving" in results:
+        yield "### Receiving (durable, one core)\n"
+        rows = [
+            [each["label"], f"{each['per_second']:,}", f"{each['cpu_per_million']:.1f}"]
+            for each in results["receiving"]["figures"]
+        ]
+        yield from table(["", "records/s", "CPU-seconds per million"], rows)
+    if "hot_store" in results:
+        yield "### Hot store (PostgreSQL on this machine, with fsync)\n"
+        keys = ("cpu_per_million", "server_cpu_per_million")
+        rows = [
+            [each["label"], f"{each['per_second']:,}", *(f"{each[key]:.1f}" for key in keys)]
+            for each in results["hot_store"]["figures"]
+        ]
+        yield from table(["", "rows/s", "CPU-seconds per million", "of PostgreSQL"], rows)
+    if "observed" in results:
+        yield "### Observers (a scrape of `/metrics` and `/health` each second, and `headrace top`)\n"
+        keys = ("sent_per_second", "per_second", "cores", "first_mib", "last_mib", "peak_mib")
+        rows = [[each["label"], *(f"{each[key]:,}" for key in keys)] for each in results["observed"]["figures"]]
+        titles = ["", "sent/s", "committed/s", "cores", "PSS at the start, MiB", "at the end", "peak"]
+        yield from table(titles, rows)
+    if "idle" in results:
+        yield "### Idle pipelines (one process, one Kafka topic each)\n"
+        rows = [[each["label"], f"{each['cores']:.3f}", f"{each['peak_mib']:,}"] for each in results["idle"]["figures"]]
+        yield from table(["", "cores", "peak memory, MiB"], rows)
     for part, title in (("plan", "Plan only"), ("decode", "Decoding only")):
         if part in results:
             yield f"### {title} (one thread)\n"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from bench.markdown import peer_name, table
 from bench.measures import REACHED
 from bench.results import Results
+from headrace.errors import plural
 
 _GROWING = {  # key: column
     "p50": "batch p50, ms",
@@ -26,8 +27,12 @@ def user_sections(results: Results) -> Iterator[str]:
         yield from _cold_sections(results)
     if "freshness" in results:
         yield from _freshness_section(results)
+    if "memory" in results:
+        yield from _memory_section(results)
     if "growth" in results:
         yield from _growth_section(results)
+    if "cluster" in results:
+        yield from _cluster_section(results)
     if "records" in results:
         yield from _records_sections(results)
 
@@ -70,6 +75,15 @@ def _freshness_section(results: Results) -> Iterator[str]:
     yield from table(["", "sent/s", "committed/s", "p50", "p95", "p99", "max", "cores", "peak memory, MiB"], rows)
 
 
+def _memory_section(results: Results) -> Iterator[str]:
+    yield "### Memory over time (1,000 records/s, one commit every 500 ms)\n"
+    rows = [
+        [each["label"], f"{each['commits']:,}", f"{each['median_mib']:,}", f"{each['peak_mib']:,}"]
+        for each in results["memory"]["figures"]
+    ]
+    yield from table(["", "commits until then", "median PSS, MiB", "peak PSS, MiB"], rows)
+
+
 def _records_sections(results: Results) -> Iterator[str]:
     yield "### Headers, keys and record sizes\n"
     rows = [
@@ -91,6 +105,22 @@ def _growth_section(results: Results) -> Iterator[str]:
         for each in results["growth"]["figures"]
     ]
     yield from table(["", *_GROWING.values()], rows)
+
+
+def _cluster_section(results: Results) -> Iterator[str]:
+    yield "### Spark cluster (workers with one core each, on this machine)\n"
+    rows = [
+        [
+            plural(each["workers"], "worker") if each["workers"] else "one process, `local[1]`",
+            f"{each['per_second']:,}",
+            f"{each['first_commit']:.1f}",
+            f"{each['driver_cpu'] / each['records'] * 1e6:.1f}",
+            f"{each['executor_cpu'] / each['records'] * 1e6:.1f}" if each["workers"] else "–",
+        ]
+        for each in results["cluster"]["figures"]
+    ]
+    head = ["", "records/s after the first batch", "first commit, s"]
+    yield from table([*head, "CPU-seconds per million, driver", "executors"], rows)
 
 
 def _or_dash(value: float | None) -> str:

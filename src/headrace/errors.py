@@ -6,27 +6,34 @@ HeadraceError
 ├── SetupError                    exit 1: Java, a jar or a package is not available
 ├── LeaseHeld                     exit 3: another instance runs the pipeline
 ├── StopRequested                 exit 0: stopped on request during a retry wait
+├── SpoolFull                     retryable: producers are told when to send again
+├── QueueFull                     retryable: the same, of the records that wait for Kafka
+├── SequenceReused                a producer used a sequence again for other records
 ├── TableError                    exit 1: a table operation failed; the table is unchanged
 │   ├── TableNotFound · VersionNotFound · PartitionNotFound
 │   ├── SchemaMismatch            carries the expected and the actual schema
 │   ├── ConcurrentModification    retryable: another writer committed first
-│   ├── OperationDisabled · FeatureRequired · WrittenBySpark
-│   └── ChangesUnknown · TableDamaged · ClockBehind
+│   ├── OperationDisabled · FeatureRequired · SparkWriterRequired
+│   └── ChangeDataUnavailable · TableDamaged · ClockSkew
 ├── TransientError                retried with backoff, without limit, and reported
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
-│   └── RegistryUnreachable
+│   ├── RegistryUnreachable
+│   └── HotStoreUnreachable
 └── PipelineStopped               exit 1: stops the pipeline; the hint has the command to continue
-    ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned
+    ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned · SpoolDamaged · FileChanged
     ├── TableGone · TableReplaced · TableRestored · TableChanged
     ├── TableFeature
     │   └── DirectCommitBlocked   the table requires Spark
-    ├── TxnMismatch · Fenced · NewerFormat
-    ├── Conflict                  retried a few times first
-    ├── PermissionDenied · AuthenticationFailed · StorageFull
-    ├── TooManyPartitions · ContractViolation · ColumnsDisagree · UnknownColumn
+    ├── TxnMismatch · Fenced · UnsupportedStateFormat
+    ├── TakeoverRequired          a table has records of kafka-delta-ingest
+    ├── CommitConflict            retried a few times first
+    ├── PermissionDenied · AuthenticationFailed · EndpointInvalid · StorageFull · StorageUnsupported
+    ├── TooManyPartitions · ContractViolation · ColumnMismatch · UnknownColumn
+    ├── HotStoreTableInvalid · HotStoreValueRejected
     ├── TooManyRejected           after its batch is recorded; the next run continues behind it
-    └── SparkDied
+    ├── EnvironmentMismatch       executors lack Headrace, or have other versions than the driver
+    └── SparkExited
 """
 
 from __future__ import annotations
@@ -42,6 +49,7 @@ class HeadraceError(Exception):
 
     exit_code = 1
     retryable = False  # whether the same call may succeed later
+    restartable = False  # whether a supervisor starts the pipeline again: no decision or change by a person is needed
 
     def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
         self.message = message
@@ -80,7 +88,7 @@ class UsageError(HeadraceError):
 class SpecError(UsageError):
     """Invalid spec; `diagnostics` has the position and the cause of each error."""
 
-    def __init__(self, message: str, diagnostics: tuple[object, ...] = (), *, hint: str = "", **facts: object) -> None:
+    def __init__(self, message: str, diagnostics: tuple[Any, ...] = (), *, hint: str = "", **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.diagnostics = diagnostics
 
@@ -88,18 +96,44 @@ class SpecError(UsageError):
 class SetupError(HeadraceError):
     """Java, a jar or a package is not available."""
 
+    restartable = True
+
 
 class LeaseHeld(HeadraceError):
     """Another instance of the pipeline holds the lease."""
 
     exit_code = 3
     retryable = True
+    restartable = True
 
 
 class StopRequested(HeadraceError):
     """Stopped on request while waiting for the next retry."""
 
     exit_code = 0
+
+
+class SpoolFull(HeadraceError):
+    """The spool has no room for these records; they can be sent again after `retry_after` seconds."""
+
+    retryable = True
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which the records can be sent again."""
+        seconds = self.facts.get("retry_after", 1.0)
+        assert isinstance(seconds, float | int)  # noqa: S101
+        return seconds
+
+
+class QueueFull(HeadraceError):
+    """Too many records wait for Kafka; they can be sent again soon."""
+
+    retryable = True
+
+
+class SequenceReused(HeadraceError):
+    """A producer sent other records with a sequence or idempotency key that it has used before."""
 
 
 class TableError(HeadraceError):
@@ -135,6 +169,7 @@ class ConcurrentModification(TableError):
     """Concurrent writers won every attempt to commit; retryable."""
 
     retryable = True
+    restartable = True
 
     def __init__(self, message: str, *, version: int, hint: str = "") -> None:
         super().__init__(message, hint=hint, version=version)
@@ -149,11 +184,11 @@ class FeatureRequired(TableError):
     """The operation needs a table feature that the table lacks, or that would exclude other readers."""
 
 
-class WrittenBySpark(TableError):
+class SparkWriterRequired(TableError):
     """Only Spark may write the table; it could overwrite a concurrent commit of another writer."""
 
 
-class ChangesUnknown(TableError):
+class ChangeDataUnavailable(TableError):
     """The log does not record which rows changed between two versions."""
 
 
@@ -161,7 +196,7 @@ class TableDamaged(TableError):
     """Files in the table's log are missing or unreadable."""
 
 
-class ClockBehind(TableError):
+class ClockSkew(TableError):
     """The local clock is behind the newest commit of the table, so the age of files is unknown."""
 
 
@@ -169,6 +204,7 @@ class TransientError(HeadraceError):
     """Transient error of the infrastructure: retried with backoff, never a dead letter."""
 
     retryable = True
+    restartable = True
 
 
 class BrokerUnreachable(TransientError):
@@ -181,6 +217,10 @@ class StorageUnreachable(TransientError):
 
 class RegistryUnreachable(TransientError):
     """The schema registry does not respond, or responds with a server error."""
+
+
+class HotStoreUnreachable(TransientError):
+    """PostgreSQL does not respond, or cannot take rows at present."""
 
 
 class PipelineStopped(HeadraceError):
@@ -207,6 +247,14 @@ class SourceRepartitioned(PipelineStopped):
     """Partitions were added to a topic whose changes a table orders by offset."""
 
 
+class SpoolDamaged(PipelineStopped):
+    """Stored records of the spool are missing or changed."""
+
+
+class FileChanged(PipelineStopped):
+    """A file of the source was changed or deleted before all of its records were read."""
+
+
 class TableGone(PipelineStopped):
     """A table of the pipeline no longer exists."""
 
@@ -231,34 +279,57 @@ class DirectCommitBlocked(TableFeature):
     """A table has a feature that direct commits would break; only Spark may write it."""
 
 
-class NewerFormat(PipelineStopped):
+class UnsupportedStateFormat(PipelineStopped):
     """The state was written by a newer version of Headrace."""
 
 
-class Conflict(PipelineStopped):
+class CommitConflict(PipelineStopped):
     """Concurrent writers won every attempt to commit; retried a few times before it stops the pipeline."""
 
     retryable = True
+    restartable = True
 
 
 class TxnMismatch(PipelineStopped):
     """The ledger and the txns of a table contradict each other."""
 
 
+class TakeoverRequired(PipelineStopped):
+    """A table has txns of kafka-delta-ingest, and the pipeline may read the records before them again."""
+
+
 class Fenced(PipelineStopped):
     """Another instance of the pipeline has taken over; this one must not write."""
+
+    restartable = True
 
 
 class PermissionDenied(PipelineStopped):
     """The store, the broker or the registry denies the operation to these credentials."""
 
+    restartable = True
+
+
+class EndpointInvalid(PipelineStopped):
+    """The address of the object store does not exist, or its certificate is not trusted; or no source answers there."""
+
+    restartable = True
+
 
 class AuthenticationFailed(PipelineStopped):
     """The credentials are rejected."""
 
+    restartable = True
+
+
+class StorageUnsupported(PipelineStopped):
+    """The object store has no conditional writes, without which commits could overwrite each other."""
+
 
 class StorageFull(PipelineStopped):
     """No space left on the store."""
+
+    restartable = True
 
 
 class TooManyPartitions(PipelineStopped):
@@ -282,7 +353,7 @@ class TooManyRejected(PipelineStopped):
     """The circuit breaker's ratio of dead letters was exceeded; the batch is recorded in the ledger."""
 
 
-class ColumnsDisagree(PipelineStopped):
+class ColumnMismatch(PipelineStopped):
     """The columns of the records, of the spec and of the table do not agree."""
 
 
@@ -290,8 +361,22 @@ class UnknownColumn(PipelineStopped):
     """The spec names a column that the table, the spec and the records of the first batch do not have."""
 
 
-class SparkDied(PipelineStopped):
+class HotStoreTableInvalid(PipelineStopped):
+    """A table of the hot store cannot hold the rows of its Delta table."""
+
+
+class HotStoreValueRejected(PipelineStopped):
+    """PostgreSQL cannot store a value, and the hot store is required."""
+
+
+class EnvironmentMismatch(PipelineStopped):
+    """The Python environment of Spark executors is not that of the driver."""
+
+
+class SparkExited(PipelineStopped):
     """The JVM that runs Spark has exited."""
+
+    restartable = True
 
 
 # ---- wording of messages ----

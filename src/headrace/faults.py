@@ -31,19 +31,28 @@ class Point(StrEnum):
     AFTER_LEDGER_WRITE = "after_ledger_write"  # batch recorded in the ledger
 
 
+class HotStorePoint(StrEnum):
+    """Crash points of the hot store, in the order in which a commit of a Delta table reaches them."""
+
+    STAGED = "hot_store_staged"  # rows copied to the staging table
+    INSERTED = "hot_store_inserted"  # rows in the hot table, the position not written
+    BEFORE_COMMIT = "hot_store_before_commit"  # the position written, the transaction open
+    AFTER_COMMIT = "hot_store_after_commit"  # committed, reply not received
+
+
 class Abandoned(BaseException):
     """Abandon the batch at a crash point; not an Exception, so that no handler catches it."""
 
 
-Action = str | Callable[[], None]
+_Action = str | Callable[[], None]
 
 
 @dataclass(slots=True)
 class Fault:
     """An armed crash point; triggers once."""
 
-    point: Point
-    action: Action
+    point: Point | HotStorePoint
+    action: _Action
     batch: int | None = None
     nth: int = 1
 
@@ -58,7 +67,7 @@ class Fault:
 _armed: list[Fault] = []
 
 
-def reach(point: Point, **facts: object) -> None:
+def reach(point: Point | HotStorePoint, **facts: object) -> None:
     """Report that a batch has reached `point`; the fact `batch=n` selects the faults of that batch."""
     if _armed:
         for fault in [fault for fault in _armed if fault.matches(point, facts.get("batch"))]:
@@ -69,13 +78,14 @@ def reach(point: Point, **facts: object) -> None:
                 _ACTIONS[fault.action]()
 
 
-def arm(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Fault:
+def arm(point: str, action: _Action, *, batch: int | None = None, nth: int = 1) -> Fault:
     """Run an action, a function or its name, at the `nth` pass of `point`."""
     if isinstance(action, str) and action not in _ACTIONS:
         raise UsageError(f"Unknown fault: '{action}'.", hint=f"Faults: {', '.join(_ACTIONS)}.")
-    if point not in set(Point):
-        raise UsageError(f"Unknown crash point: '{point}'.", hint=f"Crash points: {', '.join(Point)}.")
-    fault = Fault(Point(point), action, batch, nth)
+    points: dict[str, Point | HotStorePoint] = {each: each for each in (*Point, *HotStorePoint)}
+    if point not in points:
+        raise UsageError(f"Unknown crash point: '{point}'.", hint=f"Crash points: {', '.join(points)}.")
+    fault = Fault(points[point], action, batch, nth)
     _armed.append(fault)
     return fault
 
@@ -86,7 +96,7 @@ def disarm() -> None:
 
 
 @contextmanager
-def armed(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Iterator[None]:
+def armed(point: str, action: _Action, *, batch: int | None = None, nth: int = 1) -> Iterator[None]:
     """Arm a fault for the duration of a block."""
     fault = arm(point, action, batch=batch, nth=nth)
     try:

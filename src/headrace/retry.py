@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 
 from headrace.errors import (
     AuthenticationFailed,
-    Conflict,
+    CommitConflict,
+    EndpointInvalid,
     HeadraceError,
     PermissionDenied,
     StopRequested,
@@ -33,20 +34,20 @@ class StopEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Retry policy: transient errors are retried without limit, refused access a few times. Intervals in seconds."""
+    """Retry policy: transient errors are retried without limit, denied access a few times. Intervals in seconds."""
 
     initial_interval: float = 1.0
     max_interval: float = 60.0
-    refused: int = 3
+    access_denied: int = 3
     conflict: int = 5
 
     def max_attempts(self, error: HeadraceError) -> float:
         """Maximum number of attempts for a kind of error."""
         if isinstance(error, TransientError):
             return float("inf")
-        if isinstance(error, PermissionDenied | AuthenticationFailed):
-            return self.refused
-        return self.conflict if isinstance(error, Conflict) else 1
+        if isinstance(error, PermissionDenied | AuthenticationFailed | EndpointInvalid):
+            return self.access_denied
+        return self.conflict if isinstance(error, CommitConflict) else 1
 
     def intervals(self, jitter: Callable[[], float] = _random) -> Iterator[float]:
         """Seconds before each retry: doubling, with up to half subtracted at random so that instances spread."""

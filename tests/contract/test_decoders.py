@@ -29,7 +29,8 @@ KINDS = [pytest.param(name, at, id=f"{name}-{at}") for name, case in CASES.items
 
 
 def test_every_format_has_its_poison():
-    assert {case.format for case in CASES.values()} == FORMATS.keys()
+    # A request of OTLP has many rows: `test_otlp.py` compares them with the official library, and has its poison.
+    assert {case.format for case in CASES.values()} == FORMATS.keys() - {"otlp"}
 
 
 def account(found: Decoded, count: int, schema: pa.Schema, many: bool) -> None:
@@ -132,7 +133,7 @@ def test_truncated_at_every_byte(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.truncated is None])
-def test_where_a_part_is_a_value_too_the_others_are_letters_and_the_whole_is_whole(name):
+def test_where_a_part_is_a_value_too_the_others_are_dead_letters_and_the_whole_is_whole(name):
     whole = CASES[name].good(17)
     found = _kept(name).decode(pa.array([whole[:end] for end in range(len(whole) + 1)], pa.binary()))
     assert not set(found.index.to_pylist()) & set(found.rejects.index)

@@ -188,7 +188,7 @@ def test_elements_without_fields(format: tuple[dict[str, Any], Encode]):
     assert rows(applied) == [{"note": "n1", "tags": "t"}, *[{"note": "n3", "tags": "t"}] * 3]
 
 
-def test_a_misfit_in_one_element_is_a_letter_of_the_record(format: tuple[dict[str, Any], Encode]):
+def test_a_misfit_in_one_element_is_a_dead_letter_of_the_record(format: tuple[dict[str, Any], Encode]):
     decode, encode = format
     existing = pa.schema([("order_id", pa.int64()), ("sku", pa.string()), ("qty", pa.int8())])
     values = [*ORDERS, order(4, ("d", 1), ("e", 1000))]
@@ -286,7 +286,7 @@ def test_jmespath_beside_elements_without_fields(format: tuple[dict[str, Any], E
     assert rows(again.apply(envelopes([encode(each) for each in ORDERS]))) == expected
 
 
-def test_a_record_that_jmespath_fails_for_is_one_letter(format: tuple[dict[str, Any], Encode]):
+def test_a_record_that_jmespath_fails_for_is_one_dead_letter(format: tuple[dict[str, Any], Encode]):
     decode, encode = format
     steps = [{"where": "sku <> 'd'"}, {"jmespath": {"bad": "length(id)"}}]
     values = [order(1, ("d", 1), ("e", 2), ("f", 3)), order(2, ("d", 1))]
@@ -378,7 +378,9 @@ def test_elements_without_fields_are_rescued(format: tuple[dict[str, Any], Encod
     ]
 
 
-def test_a_column_that_may_not_be_null_makes_a_letter_that_names_the_element(format: tuple[dict[str, Any], Encode]):
+def test_a_column_that_may_not_be_null_makes_a_dead_letter_that_names_the_element(
+    format: tuple[dict[str, Any], Encode],
+):
     decode, encode = format
     columns = [{"name": "sku", "type": "string"}, {"name": "qty", "type": "tinyint", "nullable": False}]
     table = {"columns": columns, "contract": BOTH}

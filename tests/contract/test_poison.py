@@ -51,7 +51,8 @@ Placed = dict[int, Entry]
 
 
 def test_every_format_answers_for_every_kind():
-    assert {case.format for case, _ in CASES.values()} == FORMATS.keys()
+    # A request of OTLP has many rows, and no columns that a spec declares: see `test_otlp.py`.
+    assert {case.format for case, _ in CASES.values()} == FORMATS.keys() - {"otlp"}
     for name, (_, table) in CASES.items():
         assert table.keys() == KINDS.keys(), name
         assert all(table.values()), name
@@ -163,7 +164,7 @@ def _goods(applied: BatchResult, alone: pa.Table, kept: np.ndarray) -> pa.Table:
     return rows.filter(pc.is_in(offsets, pa.array(kept))).select(alone.column_names)
 
 
-def test_letters_are_few_words_however_many_ways_there_are_to_fail():
+def test_dead_letters_are_few_words_however_many_ways_there_are_to_fail():
     values = [b'{"id":"%d%b"}' % (at, b"x" * 2_000) for at in range(2_000)]
     applied = planned(json.CASES["json"], Entry(None, None)).apply(envelopes_of(values))
     assert applied.counts.reasons == {"type": 2_000}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.spec import Spec
 from headrace.spec.types import type_name
 from headrace.validate.load import loads
-from services.desk import ingest
+from services.in_process_pipeline import ingest
 from services.plans import envelopes
 from services.random_rows import WRITERS, Columns, Row, columns, rows, told
 

@@ -23,6 +23,7 @@ KEY_EXAMPLES = [
     *(page for page in sorted((DOCS / "how-to").glob("*.md")) if not page.name.startswith("coming-from")),
 ]
 GUIDES = [
+    ROOT / "README.md",
     DOCS / "getting-started.md",
     *sorted((DOCS / "how-to").glob("*.md")),
     *sorted((DOCS / "operate").glob("*.md")),
@@ -71,10 +72,13 @@ def _blocks(page: Path) -> Iterator[Block]:
 
 
 def whole(block: Block) -> str:
-    """A YAML block as a whole spec: a fragment is laid over the smallest one."""
+    """A YAML block as a whole spec: a fragment is laid over the smallest one, another source replaces its source."""
     if block.mark.split(" ")[0] != "fragment":
         return block.text
-    return yaml.safe_dump(laid_over(SMALLEST, yaml.safe_load(block.text)))
+    fragment = yaml.safe_load(block.text)
+    replaced = {"source"} if "kafka" not in fragment.get("source", {"kafka"}) else set()
+    smallest = {key: value for key, value in SMALLEST.items() if key not in replaced}
+    return yaml.safe_dump(laid_over(smallest, fragment))
 
 
 def laid_over(below: Any, above: Any) -> Any:

@@ -30,7 +30,7 @@ def _row(parameter: Any) -> tuple[str, str]:
         left = f"`{parameter.metavar or parameter.name.upper()}`"
     description = parameter.help or ""
     default = parameter.default
-    if default not in (None, "", False, True) and "Default" not in description:
+    if default not in (None, "") and not isinstance(default, bool) and "Default" not in description:
         description += f" Default: `{default}`."
     return left, description.replace("|", "\\|")
 

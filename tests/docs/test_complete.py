@@ -13,11 +13,12 @@ import headrace
 from docs.pages import COMMANDS, ROOT, blocks, codes, rows, section, text
 from headrace import errors
 from headrace.delta.schema import DEAD_LETTERS
-from headrace.dev.demo import demo_text
+from headrace.dev.demo import TESTED_DUCKDB, demo_text
 from headrace.errors import HeadraceError
 from headrace.ledger.row import SCHEMA as LEDGER
 from headrace.reasons import MEANING, Reason
 from headrace.recovery.resume import Decision
+from services.delta_scan import LOCK
 
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "src" / "headrace").rglob("*.py")))
 
@@ -150,6 +151,10 @@ def test_the_concepts_page_lists_the_steps_of_a_batch():
     assert steps == ["read", "decode", "transform", "route", "stage", "commit", "record"]
 
 
+def test_the_demo_names_the_version_of_duckdb_that_its_query_is_tested_with():
+    assert f"\nduckdb=={TESTED_DUCKDB} " in LOCK.read_text()
+
+
 def test_the_readme_shows_what_the_demo_prints():
     shown = next(each.text for each in blocks("", ROOT / "README.md") if each.text.startswith("Rows by table"))
     parts = re.split(r"^(?:Rows by table|Dead letters|Record counts|Query).*\n", shown, flags=re.MULTILINE)
@@ -158,7 +163,7 @@ def test_the_readme_shows_what_the_demo_prints():
         int(each.replace(",", "")) for each in re.findall(r"[\d,]+", parts[3])
     )
     done = {"tables": tables, "reasons": reasons, "read": read, "routed": routed, "dead": dead, "filtered": filtered}
-    done |= {"consumer_count": consumed, "lag": lag, "proven": True}
+    done |= {"consumer_count": consumed, "lag": lag, "counts_match": True}
     done |= {"spec": "headrace-demo/shop.yaml", "lake": "headrace-demo/lake"}
     done |= {"spark": "headrace-demo/spark_query.py"}
     done |= {"programs": {"headrace": ".venv/bin/headrace", "python": ".venv/bin/python"}}

@@ -15,13 +15,13 @@ from headrace.cli import main
 from headrace.ledger.replays import OUTCOMES, ReplayOutcome
 from headrace.spec import Spec
 from headrace.validate.load import load
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 PAGE = DOCS / "how-to" / "dead-letters.md"
 
 
-class Written(Desk):
-    """A desk whose spec is a file."""
+class Written(Harness):
+    """A harness whose spec is a file."""
 
     @property
     def spec(self) -> Spec:
@@ -32,7 +32,7 @@ def test_the_page_shows_what_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    desk = Written(tmp_path)
+    harness = Written(tmp_path)
     shown = sorted([*blocks("yaml", PAGE), *blocks("json", PAGE), *blocks("console", PAGE)], key=lambda each: each.line)
     ran = 0
     spec: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def test_the_page_shows_what_happens(
             spec = laid_over(spec, yaml.safe_load(block.text))
             (tmp_path / "shop.yaml").write_text(yaml.safe_dump(spec))
         elif block.language == "json":
-            desk.feed([line.encode() for line in block.text.splitlines()])
+            harness.feed([line.encode() for line in block.text.splitlines()])
         elif block.language == "console":
             for command, _, output in (part.partition("\n") for part in block.text.split("$ ")[1:]):
                 monkeypatch.setattr(sys, "argv", command.split())
@@ -51,7 +51,7 @@ def test_the_page_shows_what_happens(
                 assert timeless(capsys.readouterr().out, tmp_path) == timeless(output, tmp_path)
                 ran += 1
     assert ran == 7
-    assert desk.offsets("purchase") == {0: 1, 1: 1, 3: 1}
+    assert harness.offsets("purchase") == {0: 1, 1: 1, 3: 1}
 
 
 def timeless(text: str, folder: Path) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,17 @@ from docs.console import follow, pattern, shown
 from docs.pages import EXAMPLES
 from headrace.dev.kafka import free_ports
 from headrace.validate.load import examine_text
+from services.danube_stand_in import StandIn
 from services.local_kafka import local_kafka
+from services.rivven import RivvenServer
 
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/README.md"))
 ADDRESS = "localhost:9092"
+DANUBE_ADDRESS = "http://localhost:6650"
+OTHER_SERVERS = ("danube", "rivven")  # examples that need another server than Kafka
+OWN_ADDRESSES = ("127.0.0.1:8080", "localhost:4317", "localhost:4318")  # of receivers
+HTTP_ADDRESS = "127.0.0.1:8080"
+DANUBE_ADDRESS = "http://localhost:6650"
 
 
 def name(folder: Path) -> str:
@@ -38,7 +48,7 @@ def test_a_readme_is_short(folder: Path):
 
 
 @pytest.mark.parametrize("folder", [path.parent for path in sorted(EXAMPLES.glob("*/pipeline.yaml"))], ids=name)
-def test_a_spec_has_no_findings(folder: Path):
+def test_a_spec_has_no_diagnostics(folder: Path):
     _, findings = examine_text((folder / "pipeline.yaml").read_text(), folder, "pipeline.yaml")
     assert not [str(finding) for finding in findings]
 
@@ -75,13 +85,50 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"localhost:{port}"
 
 
+@pytest.fixture(scope="module")
+def danube_address() -> Iterator[str]:
+    """A stand-in for a Danube broker."""
+    with StandIn() as stand_in:
+        yield stand_in.url
+
+
 @pytest.mark.service
-@pytest.mark.parametrize("folder", [path for path in FOLDERS if (path / "pipeline.yaml").exists()], ids=name)
+@pytest.mark.parametrize(
+    "folder",
+    [path for path in FOLDERS if (path / "pipeline.yaml").exists() and path.name not in OTHER_SERVERS],
+    ids=name,
+)
 def test_a_pipeline_does_what_its_readme_shows(folder: Path, address: str, tmp_path: Path):
+    _follow_and_stop(_with_addresses(folder, {ADDRESS: address}, tmp_path))
+
+
+def test_the_pipeline_of_rivven_does_what_its_readme_shows(rivven: RivvenServer, tmp_path: Path):
+    follow(_with_addresses(EXAMPLES / "rivven", {ADDRESS: rivven.address}, tmp_path))
+
+
+def test_the_pipeline_of_danube_does_what_its_readme_shows(danube_address: str, tmp_path: Path):
+    _follow_and_stop(_with_addresses(EXAMPLES / "danube", {DANUBE_ADDRESS: danube_address}, tmp_path))
+
+
+def _with_addresses(folder: Path, servers: dict[str, str], tmp_path: Path) -> Path:
     place = shutil.copytree(folder, tmp_path / folder.name)
+    free = iter(free_ports())
+    addresses = servers | {each: f"{each.partition(':')[0]}:{next(free)}" for each in OWN_ADDRESSES}
     for file in place.iterdir():
-        file.write_text(file.read_text().replace(ADDRESS, address))
-    follow(place)
+        text = file.read_text()
+        for shown_address, address in addresses.items():
+            text = text.replace(shown_address, address)
+        file.write_text(text)
+    return place
+
+
+def _follow_and_stop(place: Path) -> None:
+    try:
+        follow(place)
+    finally:
+        for pid in place.glob("*.pid"):  # of programs that a README starts in the background
+            with suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("folder", [path for path in FOLDERS if not (path / "pipeline.yaml").exists()], ids=name)

@@ -33,7 +33,8 @@ def test_the_schema_is_a_schema():
     Draft202012Validator.check_schema(json_schema())
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+# A block with the name of a file is a configuration of another system.
+@pytest.mark.parametrize("block", [each for each in blocks("yaml") if not each.mark.endswith(".yaml")], ids=str)
 def test_every_example_fits_it(block: Block):
     documents = list(yaml.load_all(whole(block), AsEditors))
     assert documents

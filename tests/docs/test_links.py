@@ -64,7 +64,7 @@ def _lines(block: Block) -> list[str]:
 
 
 def _exists(line: str) -> bool:
-    words = line.split("#")[0].split()
+    words = line.split("#")[0].split(" -- ")[0].removesuffix(" --").split()  # what follows are no options
     given = {word.split("=")[0] for word in words[2:] if word.startswith("--")}
     known = [OPTIONS[each] for each in (" ".join(words[1:3]), words[1]) if each in OPTIONS]
     is_group = len(words) == 2 and any(each.startswith(f"{words[1]} ") for each in OPTIONS)

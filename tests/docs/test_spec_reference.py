@@ -11,11 +11,12 @@ import yaml
 
 from docs.pages import paths, section
 from headrace.spec.base import model_keys, parts_in
-from headrace.spec.json_schema import json_schema_text, settings_reference, spec_reference
+from headrace.spec.json_schema import json_schema_text, settings_reference, spark_settings_reference, spec_reference
 from headrace.spec.model import Spec
 from headrace.validate.load import examine_text
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
+SCALING = DOCS.parent / "operate" / "scaling.md"
 PAGE, SETTINGS, SCHEMA = DOCS / "spec.md", DOCS / "sources" / "kafka.md", DOCS / "headrace.schema.json"
 
 
@@ -33,6 +34,12 @@ def with_settings(page):
     """The page with the generated table of consumer settings replaced."""
     head, _, tail = _parts_of(page, "settings: from the list")
     return head + settings_reference().rstrip("\n") + "\n" + tail
+
+
+def with_spark_settings(page):
+    """The page with the generated table of Spark settings replaced."""
+    head, _, tail = _parts_of(page, "spark settings: from the list")
+    return head + spark_settings_reference().rstrip("\n") + "\n" + tail
 
 
 def _parts_of(page, name):
@@ -54,6 +61,7 @@ def _below_table(text):
 def test_the_reference_is_up_to_date():
     assert PAGE.read_text() == with_tables(PAGE.read_text())
     assert SETTINGS.read_text() == with_settings(SETTINGS.read_text())
+    assert SCALING.read_text() == with_spark_settings(SCALING.read_text())
 
 
 @pytest.mark.parametrize("heading", [heading for heading, _ in _sections(spec_reference())])
@@ -89,4 +97,5 @@ def test_the_examples_are_right(example, tmp_path, monkeypatch):
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text()))
     SETTINGS.write_text(with_settings(SETTINGS.read_text()))
+    SCALING.write_text(with_spark_settings(SCALING.read_text()))
     SCHEMA.write_text(json_schema_text())

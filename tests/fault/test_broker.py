@@ -69,7 +69,7 @@ def test_a_topic_that_is_deleted_stops_the_pipeline(kafka: Broker, new_topic: Ca
     assert ids(lake / "t") == list(range(10))
 
 
-def test_a_topic_that_is_made_anew_while_the_pipeline_runs_or_rests(
+def test_a_topic_that_is_recreated_while_the_pipeline_runs_or_rests(
     kafka: Broker, new_topic: Callable[..., str], lake: Path
 ) -> None:
     running_topic, resting_topic = new_topic(2), new_topic(2)
@@ -195,7 +195,7 @@ def test_large_records_pass_and_larger_ones_are_dead_letters_with_all_their_byte
     assert (letter["reason"], letter["value"]) == ("too_big", too_big)
 
 
-def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, lake: Path) -> None:
+def test_a_broker_that_is_down_at_the_start_and_goes_away_later(spark: Any, mortal: Broker, lake: Path) -> None:
     topic = make_topic(mortal.bootstrap, "mortal", 2)
     produce(mortal.bootstrap, topic, numbered(0, 20))
     spec = one_table(mortal.bootstrap, topic, lake / "t")

@@ -16,12 +16,13 @@ import pytest
 
 from headrace import faults
 from headrace.dev.kafka import Broker
-from headrace.errors import SparkDied
+from headrace.errors import SparkExited
 from headrace.faults import Point
 from headrace.pipeline import task
 from headrace.runtime import session
 from services.pipelines import Shop, eventful
 from services.s3 import S3
+from services.stores import BUILT, new_folder
 
 # Where the one that finishes the batch dies in turn; before `begun`, that is one that begins it anew.
 AGAIN = {
@@ -45,7 +46,11 @@ OFTEN_ON_S3 = {
     Point.AFTER_FIRST_TABLE,
     Point.BEFORE_LEDGER_WRITE,
 }
-ON_S3 = [pytest.param(each, marks=[] if each in OFTEN_ON_S3 else pytest.mark.slow) for each in IN_THE_DRIVER]
+ON_OBJECT_STORES = [
+    pytest.param(kind, point, marks=[] if kind == "s3" and point in OFTEN_ON_S3 else pytest.mark.slow)
+    for kind in ("s3", *BUILT)
+    for point in IN_THE_DRIVER
+]
 
 
 @pytest.fixture
@@ -54,20 +59,25 @@ def shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
     return eventful(Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path))
 
 
-@pytest.fixture
-def cloud_shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3, bucket: str) -> Shop:
-    """The same with all its tables and its state on S3."""
-    return eventful(Shop(kafka.bootstrap, topic, f"s3://{bucket}/lake", tmp_path, s3))
-
-
 @pytest.mark.parametrize("point", IN_THE_DRIVER)
 def test_a_batch_that_dies_is_finished_by_whoever_comes_next(shop: Shop, point: Point) -> None:
     dies_twice(shop, point)
 
 
-@pytest.mark.parametrize("point", ON_S3)
-def test_a_batch_that_dies_on_s3_is_finished_by_whoever_comes_next(cloud_shop: Shop, point: Point) -> None:
-    dies_twice(cloud_shop, point)
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("kind", "point"), ON_OBJECT_STORES)
+def test_a_batch_that_dies_on_an_object_store_is_finished_by_whoever_comes_next(
+    kind: str,
+    point: Point,
+    kafka: Broker,
+    topic: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = new_folder(kind, request, tmp_path)
+    options = {"storage": folder.spec_settings(monkeypatch)}
+    dies_twice(eventful(Shop(kafka.bootstrap, topic, folder.uri, tmp_path, options=options)), point)
 
 
 def dies_twice(shop: Shop, point: Point) -> None:
@@ -87,7 +97,7 @@ def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pyte
     """Kill -9 of the Python worker of one task, when another task's files are already in the tables' storage."""
     monkeypatch.setattr(task, "TASK_RECORDS", 1)  # so that each partition has one
     _kill_second_task_of(2, shop.place, monkeypatch)
-    with pytest.raises(SparkDied, match="worker"):
+    with pytest.raises(SparkExited, match="worker"):
         shop.run()
     assert list(shop.place.glob("*/*00000002-00000*.parquet"))
     monkeypatch.undo()
@@ -100,10 +110,10 @@ def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pyte
 def _kill_second_task_of(batch: int, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = session.map_in_arrow
 
-    def doomed(frame: Any, function: Any, schema: str) -> Any:
-        if function.args[1] != batch:
-            return mapped(frame, function, schema)
-        return mapped(frame, _dies_second(function, str(lake), str(Path(__file__).parents[1])), schema)
+    def doomed(frame: Any, function: Any, columns: Any) -> Any:
+        if function.args[2] != batch:  # after the versions and the input
+            return mapped(frame, function, columns)
+        return mapped(frame, _dies_second(function, str(lake), str(Path(__file__).parents[1])), columns)
 
     monkeypatch.setattr(session, "map_in_arrow", doomed)
 
@@ -138,8 +148,11 @@ def _dies_second(function: Callable[..., Any], lake: str, tests: str) -> Callabl
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_reply_that_is_lost_is_asked_for_again(cloud_shop: Shop, batch: int) -> None:
-    shop = cloud_shop
+@pytest.mark.usefixtures("spark")
+def test_a_reply_that_is_lost_is_asked_for_again(
+    kafka: Broker, topic: str, tmp_path: Path, s3: S3, bucket: str, batch: int
+) -> None:
+    shop = eventful(Shop(kafka.bootstrap, topic, f"s3://{bucket}/lake", tmp_path, s3))
     with faults.armed(Point.AFTER_COMMIT, "lost-reply", batch=batch, nth=2):
         assert shop.run().batches == 2
     assert [event["error"] for event in shop.events if event["event"] == "retry"] == ["StorageUnreachable"]

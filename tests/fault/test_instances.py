@@ -26,7 +26,7 @@ from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
 from headrace.validate.load import load
-from services import rivals as twins
+from services import concurrent_writers as twins
 from services.audit import audit
 from services.kafka import produce
 from services.pipelines import Running, environment, make_spec, records, run_cli, spec_text, start_cli
@@ -140,7 +140,9 @@ def test_a_holder_that_was_frozen_comes_back_and_changes_nothing(
     paths = [saved(tmp_path, text) for text in texts]
     specs = [spec for path in paths for spec in load(path)]
     produce(kafka.bootstrap, topic, records(0, 300))
-    with start_cli(["run", *paths], env={"HEADRACE_FAULT": "before_ledger_write:nth=3=stop-self"}) as frozen:
+    with start_cli(
+        ["run", *paths, "--restart", "never"], env={"HEADRACE_FAULT": "before_ledger_write:nth=3=stop-self"}
+    ) as frozen:
         feed_until_frozen(frozen, kafka, topic)
         produce(kafka.bootstrap, topic, records(10_000, 200))
         assert drain_all(specs, wait=True) == {"disk": None, "bucket": None}, "the heirs wait out both leases"

@@ -16,6 +16,7 @@ from headrace.dev.kafka import Broker
 from headrace.faults import Point
 from services.pipelines import Shop, eventful, start_cli
 from services.s3 import S3
+from services.stores import BUILT, new_folder
 from services.wait import eventually
 
 
@@ -63,11 +64,23 @@ def test_kill_at_the_other_points(shop: Shop, point: Point) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("kind", ["s3", *BUILT])
 @pytest.mark.parametrize(
     "point", [Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.AFTER_FIRST_TABLE, Point.BEFORE_LEDGER_WRITE]
 )
-def test_kill_with_the_lake_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3, point: Point) -> None:
-    killed_at(Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3), point)
+def test_kill_with_the_lake_on_an_object_store(
+    kind: str,
+    point: Point,
+    kafka: Broker,
+    topic: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = new_folder(kind, request, tmp_path)
+    options = {"storage": folder.spec_settings(monkeypatch)}
+    killed_at(Shop(kafka.bootstrap, topic, folder.uri, tmp_path, options=options), point)
 
 
 def test_without_its_jvm_python_ends_by_itself(shop: Shop) -> None:
@@ -78,7 +91,7 @@ def test_without_its_jvm_python_ends_by_itself(shop: Shop) -> None:
         code = running.wait(10)
         assert code not in (0, -signal.SIGKILL)
         assert time.monotonic() - died < 10
-        assert [event["error"] for event in running.of("error")] == ["SparkDied"]
+        assert [event["error"] for event in running.of("error")] == ["SparkExited"]
     finish(shop)
 
 
@@ -108,7 +121,11 @@ def test_without_python_nothing_stays(shop: Shop) -> None:
 
 
 def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
-    """The batch under way is finished and booked; the exit is 0, in 30 s at most, and leaves nothing behind."""
+    """The batch under way is finished and recorded; the exit is 0, in 30 s at most, and leaves nothing behind.
+
+    A process that continues after SIGSTOP may handle SIGTERM one tick later. A third batch may start until then, if the
+    second one started before all records had arrived.
+    """
     shop.send(40)
     with start_cli(["run", shop.write_spec()], _env(shop, f"{Point.AFTER_STAGING}:batch=2=stop-self")) as running:
         running.until_read(40)
@@ -120,7 +137,7 @@ def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
             running.child.send_signal(number)
         assert running.wait(30) == 0, running.said()
         assert not [each for each in tree if _lives(each)]
-        assert len(running.of("batch")) == 2
+        assert [each["batch"] for each in running.of("batch")] in ([1, 2], [1, 2, 3])
     assert shop.audit(drained=False).records > 40
     finish(shop)
 
@@ -216,7 +233,7 @@ def test_kill_while_a_history_is_written_on_s3(far: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_kill_while_doubles_are_left_out_on_s3(far: Shop) -> None:
+def test_kill_while_duplicates_are_left_out_on_s3(far: Shop) -> None:
     far.send_values(said(*range(12)))
     far.send_values(said(*range(6, 18)))
     found = rows_after_a_kill(far, 2, deduplicate={"keys": ["at"], "within": "1d"})
@@ -224,7 +241,7 @@ def test_kill_while_doubles_are_left_out_on_s3(far: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_kill_while_a_generation_replaces_another_on_s3(far: Shop) -> None:
+def test_kill_while_a_full_refresh_replaces_another_on_s3(far: Shop) -> None:
     far.send_values(said(*range(12)))
     assert len(rows_after_a_kill(far, 2, mode="overwrite")) == 12
     far.send_values([*said(*range(12, 20)), b"{"])

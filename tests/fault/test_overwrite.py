@@ -43,7 +43,7 @@ def dead(shop: Shop) -> list[int]:
     return sorted(DeltaTable(f"{shop.lake}/_headrace/shop/dead_letters").to_pyarrow_table()["offset"].to_pylist())
 
 
-def test_every_run_reads_anew_and_one_that_dies_is_gone_on_with(shop: Shop) -> None:
+def test_every_run_reads_from_the_start_and_one_that_dies_is_gone_on_with(shop: Shop) -> None:
     send(shop, range(8))
     shop.run()
     assert ids(shop) == list(range(8))

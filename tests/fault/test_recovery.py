@@ -107,7 +107,7 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: 
 
 @pytest.mark.parametrize("point", [Point.AFTER_FIRST_TABLE, Point.BEFORE_LEDGER_WRITE])
 @pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents"), ("ledger", "intents", "known_tables", "lease")])
-def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str, ...]) -> None:
+def test_a_lost_ledger_is_written_again(shop: Shop, point: Point, lost: tuple[str, ...]) -> None:
     """Batch 2 is in half or all of its tables when the state goes; exactly once holds without a row of the ledger."""
     eventful(shop).die(point, 2)
     _lose(shop, *lost)

@@ -60,7 +60,7 @@ def test_answers_that_fail_now_and_then_only_cost_time(
     assert_whole(kafka, topic, bucket, s3, 600)
 
 
-def test_replies_that_are_lost_double_nothing(kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str) -> None:
+def test_replies_that_are_lost_duplicate_nothing(kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str) -> None:
     spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
     gate.on("PUT", r"_delta_log/\d+\.json", "lose", every=2)
     gate.on("PUT", r"intents/", "lose", every=2)

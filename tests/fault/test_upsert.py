@@ -92,7 +92,7 @@ def test_partitions_that_are_added_stop_it_until_somebody_decides(shop: Shop, ka
     assert table(shop) == WRITTEN_FINAL
 
 
-def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
+def test_a_lost_state_goes_on_from_the_txn_of_the_merge(shop: Shop) -> None:
     events = list(written())
     shop.send_values(events[:10])
     shop.run()
@@ -140,7 +140,7 @@ def test_a_table_that_was_appended_to_is_not_merged_into(shop: Shop) -> None:
         shop.run()
 
 
-def test_a_replayed_letter_does_not_replace_what_came_after_it(shop: Shop) -> None:
+def test_a_replayed_dead_letter_does_not_replace_what_came_after_it(shop: Shop) -> None:
     small = {"name": "small", "expect": "total < 100", "on_violation": "reject"}
     open_ = {**shop.options, "decode": {"json": {}}}
     shop.options = {**open_, "table": {**open_["table"], "expectations": [small]}}

@@ -30,7 +30,7 @@ def watch(world: World) -> None:
         marks = {line["txn"]["appId"]: line["txn"]["version"] for line in lines if "txn" in line}
         if place != "lake" or batch_txn(NAME) not in marks:
             return
-        begun = world.store("state").raw(f"intents/{marks[batch_txn(NAME)]:012}")
+        begun = world.begun.get(f"state/intents/{marks[batch_txn(NAME)]:012}")
         holds(begun is not None, f"{name} got a batch that nobody has begun: {marks}")
         intent = Intent.from_json((begun or b"").decode())
         files = {file.path for table in intent.tables if table.path == name for file in table.files}

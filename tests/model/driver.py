@@ -103,7 +103,7 @@ class Driver:
         begun = tried(self.ledger.open_batch)
         for path in self.ledger.known.tables:
             mark = self.tail(path).state.txns.get(batch_txn(NAME))
-            tried(lambda path=path, mark=mark: self.ledger.check_mark(path, mark))
+            tried(lambda path=path, mark=mark: self.ledger.check_txn(path, mark))
         if begun is not None:
             for table in begun.tables:
                 self.find(table, begun)
@@ -133,7 +133,7 @@ class Driver:
             self.rebuild_from(found)
         tables = {store.root.rpartition("/")[2]: state for store, state in self.found(found)}
         made = {name: KnownTable(state.table_id, "direct", writers=(NAME,)) for name, state in tables.items()}
-        tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
+        tried(lambda: self.ledger.known.store(tables={**made, **self.ledger.known.tables}))
         tried(lambda: self.ledger.rebuild("lost"))
 
     def found(self, traces: table_evidence.TableEvidence | None) -> list[tuple]:
@@ -144,9 +144,11 @@ class Driver:
     def rebuild_from(self, found: table_evidence.TableEvidence) -> None:
         """From the tables alone, and the ids of the topics as far as they are known."""
         since = self.ledger.known.since
-        where = table_evidence.rebuilt_position(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
+        where = table_evidence.rebuilt_position(
+            found, NAME, self.lake.child(DEAD).uri, is_only_table=False, since=since
+        )
         ids = {name: topic.id for name, topic in self.world.topics.items()}
-        tried(lambda: self.ledger.known.remember(topics={**ids, **self.ledger.known.topics}))
+        tried(lambda: self.ledger.known.store(topics={**ids, **self.ledger.known.topics}))
         anew = {at: 0 for at in where.position if since.get(at[0], 0) > found.batch}
         self.ledger.assume(where.batch, where.position | anew, half=where.half is not None)
         if where.half is None:
@@ -178,7 +180,7 @@ class Driver:
             oldest = known.refill if known.refill >= 0 else version
             _, due = self.owed(name, version, oldest)
             owes = replace(known, restored=version, refill=oldest if due.rows else -1)
-            tried(lambda name=name, owes=owes: self.ledger.known.remember(tables={name: owes}))
+            tried(lambda name=name, owes=owes: self.ledger.known.store(tables={name: owes}))
 
     def accept(self, name: str, known: KnownTable) -> None:
         """What `--accept-new-table` and `--table-restored=keep` do once a person has found the table to be whole."""
@@ -187,7 +189,7 @@ class Driver:
         writers = known.writers if batch_txn(NAME) in state.txns else ()
         reached = tried(partial(restores_of, store, state, known, NAME)).reached
         seen = known.scanned if reached else state.version
-        tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, scanned=seen)}))
+        tried(lambda: self.ledger.known.store(tables={name: replace(known, writers=writers, scanned=seen)}))
 
     def owed(self, name: str, newest: int, oldest: int) -> tuple[int, UndoneRows]:
         """What a table is owed, and the spec that wrote it."""
@@ -270,7 +272,7 @@ class Driver:
         held = read - routed - len(dead) - len(filtered)
         counts = Counts(read, routed, len(dead), len(filtered), held, reasons={"type": len(dead)})
         text, number = str(self.spec), self.ledger.batch + 1
-        rests = self.ledger.standing({(item.topic, item.partition) for item in ranges})
+        rests = self.ledger.idle_ranges({(item.topic, item.partition) for item in ranges})
         kind = IntentKind.BATCH if only is None else IntentKind.REFILL
         intent = Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", kind=kind)
         return replace(intent, idle_ranges=rests)
@@ -320,7 +322,7 @@ class Driver:
         }
         if intent.kind is IntentKind.REFILL:
             known = {path: replace(each, refill=-1) for path, each in known.items()}
-        tried(lambda: self.ledger.known.remember(tables=known))
+        tried(lambda: self.ledger.known.store(tables=known))
         faults.reach(Point.BEFORE_LEDGER_WRITE)
         tried(lambda: self.ledger.record(intent, receipts, THEN))
         faults.reach(Point.AFTER_LEDGER_WRITE)

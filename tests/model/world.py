@@ -21,7 +21,7 @@ from headrace.delta import actions, log, snapshot
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
 from headrace.storage.base import AlreadyExists, NotFound, ObjectMeta
-from headrace.storage.store import Profile, Store
+from headrace.storage.store import Bucket, Profile, Store
 
 CALLS_AT_MOST = 5000
 
@@ -96,6 +96,7 @@ class World:
         self.late: list[Callable[[], str]] = []  # calls that were given up and still may land
         self.past: list[dict[str, Any]] = []  # what was booked in ledgers that are lost
         self.archive: dict[str, tuple[bytes, str]] = {}  # versions that were cleaned away; only the oracle has them
+        self.begun: dict[str, bytes] = {}  # intents by path, also those that were deleted
         self.expired: dict[str, int] = {}  # by table, the version up to which its txns are gone
         self.spec = 0
         self.count = 0
@@ -128,7 +129,7 @@ class ModelStore(Store):
     """The verbs of a store over the world's objects."""
 
     def __init__(self, world: World, root: str) -> None:
-        self.profile, self.bucket, self.root = Profile(), "model", root
+        self.profile, self.bucket, self.root = Profile(), Bucket("s3", "model"), root
         self.world = world
         self._backend = Gate(world, root)
 
@@ -195,7 +196,9 @@ class Gate:
 
     def _write(self, path: str, data: bytes) -> str:
         tag = str(self._world.number())
-        self._world.objects[f"{self._root}/{path}"] = (data, tag)
+        if (name := f"{self._root}/{path}").startswith("state/intents/"):
+            self._world.begun[name] = data
+        self._world.objects[name] = (data, tag)
         return tag
 
     def _found(self, path: str) -> tuple[bytes, str]:

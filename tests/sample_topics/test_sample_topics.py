@@ -20,7 +20,7 @@ from headrace.delta.schema import RECORD_SCHEMA
 from headrace.spec import Spec
 from headrace.validate.load import loads
 from services import schemas
-from services.desk import ingest
+from services.in_process_pipeline import ingest
 from services.plans import envelope
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ def test_every_topic_has_its_spec_its_records_and_what_is_expected():
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_sample_topic_becomes_the_rows_and_letters_expected(name: str, tmp_path: Path):
+def test_a_sample_topic_becomes_the_rows_and_dead_letters_expected(name: str, tmp_path: Path):
     spec, records = spec_of(name, tmp_path), records_of(name)
     ingest(spec, records)
     tables, letters = stored(tmp_path / "lake"), letters_of(spec)

@@ -15,6 +15,7 @@ from headrace.dev.kafka import Broker
 from headrace.validate.online import online
 from services.kafka import produce
 from services.pipelines import make_spec
+from services.plans import spec_of
 from services.registry import RegistryServer
 from services.s3gate import s3gate
 
@@ -93,7 +94,7 @@ def test_orders_and_clicks(spark: Any, kafka: Broker, registry: RegistryServer, 
     assert {row["value"]: (row["reason"], row["schema_id"]) for row in dead} == letters
 
 
-def test_check_online_foresees_what_the_newest_schema_does(
+def test_check_online_predicts_what_the_newest_schema_does(
     kafka: Broker, registry: RegistryServer, topic: str, lake: Path
 ):
     def said(**table: Any) -> list[tuple[str, str]]:
@@ -132,3 +133,30 @@ def test_check_online_foresees_what_the_newest_schema_does(
     assert said(columns=[*columns, {"name": "user", "type": "string", "nullable": False}]) == [
         ("error", f"{newest} is incompatible with {place}: user: required, and absent or null (missing)"),
     ]
+
+
+def test_check_online_compares_the_schemas_of_an_entry_of_topics(
+    kafka: Broker, registry: RegistryServer, topic: str, new_topic: Any, lake: Path
+):
+    entry = {
+        "name": "clicks",
+        "topic": topic,
+        "decode": {"avro": {"registry": registry.url}},
+        "table": {"path": f"{lake}/clicks", "columns": [{"name": "id", "type": "string"}]},
+    }
+    spec = spec_of(
+        source={"kafka": {"brokers": kafka.bootstrap, "topics": [topic, new_topic()]}},
+        table={"path": f"{lake}/others"},
+        topics=[entry],
+    )
+    place = "topics[0].decode.avro.registry"
+    assert [(each.key, each.message) for each in online(spec)] == [
+        (place, f"no subject {topic}-value; its schema was not checked")
+    ]
+    id = registry.register(f"{topic}-value", CLICK)
+    [finding] = online(spec)
+    assert (finding.key, finding.message) == (
+        place,
+        f"the latest schema of {topic}-value (id {id}) is incompatible with {lake}/clicks: "
+        "id: expected string, saw int64 (type)",
+    )

@@ -64,7 +64,9 @@ def test_several_specs_run_side_by_side_and_each_ends_with_its_account(
         assert each["read"] == 60 == each["routed"] + each["dead"] + each["filtered"] + each["skipped"]
         found = audit(kafka.bootstrap, [topic], spec)
         assert (found.dead_letters, found.filtered) == (each["dead"], each["filtered"])
-    assert {event["event"] for event in told} <= {"batch", "columns", "progress", "setup", "summary"}
+    assert {event["event"] for event in told} <= {
+        *("batch", "columns", "partitions", "progress", "setup", "state", "summary")
+    }
 
 
 def test_one_that_stops_leaves_the_others_and_makes_it_exit_1(

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.dev.kafka import Broker
-from headrace.errors import ColumnsDisagree, ContractViolation, TooManyRejected
+from headrace.errors import ColumnMismatch, ContractViolation, TooManyRejected
 from services.pipelines import Shop
 
 ID = {"name": "id", "type": "bigint"}
@@ -46,7 +46,7 @@ def test_the_breaker_stops_behind_the_batch_that_crosses_it_and_the_next_run_goe
     assert (len(stored(shop)), letters(shop)) == (25, 5)
 
 
-def test_an_expectation_may_stop_and_the_record_is_read_anew(shop: Shop):
+def test_an_expectation_may_stop_and_the_record_is_read_again(shop: Shop):
     positive = {"name": "positive", "expect": "id > 0", "on_violation": "stop"}
     table(shop, columns=[ID], expectations=[positive])
     shop.send_values([b'{"id":1}', b'{"id":-1}'])
@@ -81,5 +81,5 @@ def test_a_table_that_must_not_be_altered_stops_where_the_spec_declares_more(sho
     shop.run()
     table(shop, columns=[ID, {"name": "more", "type": "string"}], create="never")
     shop.send_values([b'{"id":2}'])
-    with pytest.raises(ColumnsDisagree, match="lacks the declared 'more'"):
+    with pytest.raises(ColumnMismatch, match="lacks the declared 'more'"):
         shop.run()

@@ -8,7 +8,7 @@ import pytest
 
 from docs.pages import Block, blocks
 from services.delta_scan import scanned
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +16,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table in buckets, dead letters, and outcomes of a replay, as the queries speak of them."""
     folder = tmp_path_factory.mktemp("delta_scan")
     by = [{"hash": "user_id", "buckets": 16}]
-    desk = Desk(folder, {"table": {"path": f"{folder}/lake/orders", "partition_by": by}, "route": {"by": "fixed"}})
-    desk.feed(
+    harness = Harness(
+        folder, {"table": {"path": f"{folder}/lake/orders", "partition_by": by}, "route": {"by": "fixed"}}
+    )
+    harness.feed(
         [*({"id": number, "user_id": number, "note": "ü" if number % 2 else None} for number in range(60)), b"bad"]
     )
-    desk.replay()
+    harness.replay()
     return folder
 
 

@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 
 from headrace.cli import main
 from headrace.dev.demo import MARKER
+from headrace.runtime.environment_archive import build_environment
 from services.delta_scan import scanned
+from services.pipelines import run_cli
 
 RECORDS = 5000
 
@@ -27,10 +29,10 @@ def _demo(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
     return int(ended.value.code or 0)
 
 
-def _proven(done: dict[str, Any], folder: Path) -> None:
+def _counts_match(done: dict[str, Any], folder: Path) -> None:
     assert done["event"] == "summary"
     assert done["read"] == RECORDS == done["routed"] + done["dead"] + done["filtered"] == done["consumer_count"]
-    assert (done["proven"], done["lag"]) == (True, 0)
+    assert (done["counts_match"], done["lag"]) == (True, 0)
     assert sum(done["reasons"].values()) == done["dead"] > 0
     assert done["filtered"] > 0
     rows = {path: DeltaTable(path).to_pyarrow_dataset().count_rows() for path in done["tables"]}
@@ -45,10 +47,13 @@ def test_the_demo_works_and_works_again(
     folder = tmp_path / "demo"
     assert _demo(folder, monkeypatch, "--json") == 0
     out, _ = capfd.readouterr()
-    _proven(json.loads(out.splitlines()[-1]), folder)
+    _counts_match(json.loads(out.splitlines()[-1]), folder)
     (folder / "left over").write_text("by hand")
-    assert _demo(folder, monkeypatch) == 0
+    assert _demo(folder, monkeypatch, "--console") == 0
     out, err = capfd.readouterr()
+    assert re.fullmatch(r"Console: http://127\.0\.0\.1:\d+", out.splitlines()[-1])
+    assert out.splitlines()[-2] == f"To start it again: headrace console {folder}/shop.yaml"
+    assert "Console, metrics and health: http://127.0.0.1:" in err
     assert f"read {RECORDS:,} = routed " in out
     assert f"an independent consumer read {RECORDS:,} records; lag 0: they match" in out
     _queries_run(out, tmp_path)
@@ -107,3 +112,14 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: py
     assert _demo(folder, monkeypatch) == 2
     assert "was not created by the demo" in capsys.readouterr().err
     assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.slow
+def test_the_demo_on_a_cluster(tmp_path: Path) -> None:
+    build_environment()
+    folder = tmp_path / "demo"
+    arguments = ["demo", folder, "--records", str(RECORDS), "--master", "cluster", "--json"]
+    finished = run_cli(arguments, within=500)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    _counts_match(json.loads(finished.stdout.splitlines()[-1]), folder)
+    assert 'master: "spark://127.0.0.1:' in (folder / "shop.yaml").read_text()

@@ -112,7 +112,7 @@ def test_everything_dies_with_the_driver(tmp_path: Path) -> None:
         from headrace.runtime import session
         from headrace.dev.kafka import Broker
         broker = Broker.start(Path(sys.argv[1]))
-        spark = session.start("doomed", cores=1)
+        spark = session.start("doomed", cores=1, runs_python=True)
         busy = Path(sys.argv[1], "busy")
         def forever(batches):
             import threading
@@ -139,7 +139,7 @@ def test_the_driver_notices_when_the_jvm_dies() -> None:
     out = _run(
         """
         import os, signal
-        from headrace.errors import SparkDied
+        from headrace.errors import SparkExited
         from headrace.runtime import session
         from services.wait import eventually
         spark = session.start("doomed", cores=1)
@@ -152,6 +152,58 @@ def test_the_driver_notices_when_the_jvm_dies() -> None:
         """
     )
     assert out.split()[-3:] == ["3", "True", "False"]
+
+
+def test_a_start_is_cancelled_while_spark_creates_its_context() -> None:
+    """The JVM is killed, nothing is printed, and another session can start."""
+    out = _run(
+        """
+        import os
+        from pyspark import SparkContext
+        from headrace.errors import StopRequested
+        from headrace.runtime import session
+        os.dup2(1, 2)
+        try:
+            session.start("cancelled", cores=1, cancelled=lambda: SparkContext._gateway is not None)
+        except StopRequested as stopped:
+            print(stopped.message, flush=True)
+        again = session.start("again", cores=1)
+        print(again.range(3).count())
+        session.stop_session(again)
+        """
+    )
+    assert out.splitlines() == ["Stopped while Spark was starting.", "3"]
+
+
+@pytest.mark.parametrize(("removed", "parent"), [("", "driver"), ("daemon", "jvm")])
+def test_the_parent_of_the_worker_daemon(removed: str, parent: str) -> None:
+    """It is started with the JVM, by the driver; Spark starts one if that one cannot be reached."""
+    out = _run(
+        """
+        import os, sys, tempfile
+        from pathlib import Path
+        import psutil
+        import pyarrow as pa
+        from headrace.runtime import session
+        from services.wait import eventually
+        spark = session.start("daemon", cores=1, runs_python=True)
+        (scratch,) = Path(tempfile.gettempdir()).glob(f"headrace-{os.getpid()}-*")
+        eventually((scratch / "daemon").exists, within=60)
+        if sys.argv[1]:
+            (scratch / sys.argv[1]).unlink()
+        def daemon(batches):
+            import os
+            for _ in batches:
+                yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
+        (row,) = session.map_in_arrow(spark.range(1), daemon, {"pid": "long"}).collect()
+        print({os.getpid(): "driver", session.pid(spark): "jvm"}[psutil.Process(row.pid).ppid()])
+        tree = psutil.Process().children(recursive=True)
+        session.stop_session(spark, within=0)
+        print(*psutil.wait_procs(tree, timeout=20)[1])
+        """,
+        removed,
+    )
+    assert out.split() == [parent]
 
 
 def test_holders_share_one_jvm(spark) -> None:

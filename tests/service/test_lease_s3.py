@@ -28,7 +28,7 @@ FAR = 3600.0
 
 def profile(s3: S3, endpoint: str = "") -> Profile:
     where = endpoint or s3.endpoint
-    return Profile(where, path_style=True, allow_http=True, access_key_id=s3.key, secret_access_key=s3.secret)
+    return Profile({**s3.settings, "endpoint": where})
 
 
 def note(state: Store) -> dict[str, Any]:
@@ -82,7 +82,7 @@ from headrace.pipeline.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.storage.numbered_objects import NumberedObjects
 endpoint, key, secret, uri = sys.argv[1:]
-profile = Profile(endpoint, path_style=True, allow_http=True, access_key_id=key, secret_access_key=secret)
+profile = Profile(dict(endpoint=endpoint, allow_http=True, access_key_id=key, secret_access_key=secret))
 lease = Lease.take(Store(uri, profile), ttl=1.0, renew=0.2)
 print("taken", flush=True)
 sys.stdin.readline()
@@ -134,7 +134,9 @@ def test_a_killed_holder_is_followed_at_once(state: Store, holder: subprocess.Po
 
 
 @pytest.mark.parametrize("deed", ["lose", "late"])
-def test_a_renewal_whose_fate_is_unknown_does_not_cost_the_lease(s3: S3, state: Store, gate: Gate, deed: str) -> None:
+def test_a_renewal_whose_outcome_is_unknown_does_not_cost_the_lease(
+    s3: S3, state: Store, gate: Gate, deed: str
+) -> None:
     lease = Lease.take(Store(state.uri, profile(s3, gate.endpoint)), ttl=20, renew=FAR)
     gate.on("PUT", "lease", deed, times=100)
     with pytest.raises(StorageUnreachable):
@@ -159,7 +161,7 @@ def test_whoever_was_overtaken_is_fenced_before_the_next_commit(state: Store) ->
 
 def test_the_ledger_is_the_same_on_s3(state: Store) -> None:
     ledger = Ledger.open(state, "shop")
-    ledger.known.remember(topics={"orders": "id-1"})
+    ledger.known.store(topics={"orders": "id-1"})
     ledger.decide("begin past what is known", {("orders", 0): 7})
     ledger.decide("and again", {("orders", 0): 3})
     again = Ledger.open(state, "shop")

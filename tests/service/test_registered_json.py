@@ -131,7 +131,7 @@ table: {path: "/lake/{type}"}
     assert ["do not carry a type name" in finding.message for finding in findings] == [True]
 
 
-def test_check_online_foresees_what_the_newest_schema_does(
+def test_check_online_predicts_what_the_newest_schema_does(
     kafka: Broker, registry: RegistryServer, topic: str, lake: Path
 ):
     def said(**table: Any) -> list[tuple[str, str]]:

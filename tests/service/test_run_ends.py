@@ -15,6 +15,7 @@ import pytest
 
 from headrace.cli.run import exit_code
 from headrace.dev.kafka import Broker
+from headrace.pipeline import batch_loop, batch_size
 from headrace.pipeline.lease import Lease
 from headrace.serve.runner import run_all
 from headrace.spec import Spec
@@ -106,6 +107,48 @@ def test_a_second_ctrl_c_abandons_the_batch_which_the_next_run_finishes(
     assert ids(lake / "t") == list(range(10))
 
 
+def test_one_ctrl_c_ends_a_batch_that_hangs_within_30_seconds(
+    spark: Any, kafka: Broker, topic: str, lake: Path, tmp_path: Path
+) -> None:
+    produce(kafka.bootstrap, topic, numbered(0, 10))
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    file = tmp_path / "shop.yaml"
+    file.write_text(spec.text)
+    with terminal(["run", file, "--until", "latest"], {"HEADRACE_FAULT": "before_ledger_write=hang"}) as shown:
+        commit = lake / "t" / "_delta_log" / f"{0:020}.json"
+        eventually(commit.exists, 120, lambda: f"the batch commits; {shown.written}")
+        asked = time.monotonic()
+        shown.interrupt()
+        assert shown.wait() == 1
+        assert time.monotonic() - asked < 30
+    assert "aborted and will be completed by the next run" in shown.lines()[-1]
+    (outcome,) = run_all([spec], until="latest")
+    assert (outcome.error, outcome.summary.recovered, outcome.summary.drained) == (None, 1, True)
+    assert ids(lake / "t") == list(range(10))
+
+
+def test_a_batch_that_takes_too_long_after_a_stop_is_cancelled(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_loop, "_GRACE", 0.5)
+    monkeypatch.setattr(batch_size, "FIRST_RECORDS", 20_000_000)
+    file = tmp_path / "web.yaml"
+    file.write_text(
+        "pipeline: web\nsource: {generate: {records: 20000000}}\nlimits: {batch_rows: 20000000}\n"
+        f"table: {{path: ./lake/t, columns: {COLUMNS}}}\n"
+    )
+    stop, table = threading.Event(), tmp_path / "lake" / "t"
+
+    def stop_within_the_batch(event: dict[str, Any]) -> None:
+        if event["event"] == "progress" and event["batch"] is not None:
+            stop.set()
+
+    (outcome,) = run_all(load(file), until="latest", report=stop_within_the_batch, stop=stop)
+    assert stop.is_set()
+    assert (outcome.error, outcome.summary.drained, outcome.summary.batches) == (None, False, 0)
+    assert not (table / "_delta_log").exists()
+
+
 def test_a_drain_that_is_stopped_is_not_drained(spark: Any, kafka: Broker, new_topic: Any, lake: Path) -> None:
     topic = new_topic(1)
     produce(kafka.bootstrap, topic, numbered(0, 10), 0)
@@ -141,5 +184,5 @@ def test_a_drain_without_anything_to_read_needs_no_java(kafka: Broker, topic: st
     produce(kafka.bootstrap, topic, numbered(0, 5))
     done = run_cli(["run", file, "--until", "latest", "--json"], {"HEADRACE_JAVA": str(tmp_path / "none")})
     assert done.returncode == 0, done.stderr
-    (summary,) = [json.loads(line) for line in done.stdout.splitlines()]
+    *_, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert (summary["drained"], summary["read"], summary["stopped"]) == (True, 0, None)

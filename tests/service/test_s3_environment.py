@@ -8,7 +8,9 @@ import pytest
 
 from headrace.dev.kafka import Broker
 from headrace.errors import StorageUnreachable, UsageError
-from headrace.serve.status import pipeline_status
+from headrace.serve.status import pipeline_status, state_directories, status_of_state
+from headrace.storage.bucket import Bucket
+from headrace.storage.s3 import S3Access
 from headrace.storage.store import Profile, Store
 from headrace.validate.online import online
 from services.kafka import produce
@@ -38,6 +40,8 @@ def test_a_pipeline_needs_no_storage_block(kafka: Broker, topic: str, bucket: st
     assert [finding for finding in online(spec) if finding.severity == "error"] == []
     assert drain(spec).counts.routed == 10
     assert pipeline_status(spec)["batch"] == 1
+    for uri in (f"s3://{bucket}", f"s3://{bucket}/state"):
+        assert [status_of_state(state)["pipeline"] for state in state_directories(Store(uri))] == [spec.pipeline]
     assert ids(f"s3://{bucket}/events") == list(range(10))
 
 
@@ -53,27 +57,27 @@ def test_spark_needs_no_storage_block_for_tables_that_it_writes(bucket: str, tmp
 
 @pytest.mark.usefixtures("environment")
 def test_every_engine_is_told_of_the_endpoint(s3: S3) -> None:
-    profile = Profile()
-    assert profile.object_options()["aws_endpoint"] == s3.endpoint
-    assert profile.object_options()["aws_virtual_hosted_style_request"] == "false"
-    assert profile.deltalake_options()["aws_allow_http"] == "true"
-    assert profile.arrow_options()["endpoint_override"] == s3.endpoint.removeprefix("http://")
-    conf = profile.hadoop_conf()
-    assert conf["spark.hadoop.fs.s3a.endpoint"] == s3.endpoint
-    assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
-    assert conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
+    store = Store("s3://lake/x")
+    assert store.delta_options["aws_endpoint"] == s3.endpoint
+    assert store.delta_options["aws_virtual_hosted_style_request"] == "false"
+    assert store.delta_options["aws_allow_http"] == "true"
+    assert S3Access().arrow_options(Bucket("s3", "lake"))["endpoint_override"] == s3.endpoint.removeprefix("http://")
+    conf = {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in store.hadoop_conf.items()}
+    assert conf["endpoint"] == s3.endpoint
+    assert conf["path.style.access"] == "true"
+    assert conf["connection.ssl.enabled"] == "false"
 
 
 @pytest.mark.usefixtures("environment")
 def test_a_profile_wins_over_the_environment(s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    Store(f"s3://{bucket}", Profile(endpoint=s3.endpoint)).put("a", b"x")
+    Store(f"s3://{bucket}", Profile({"endpoint": s3.endpoint})).put("a", b"x")
     with pytest.raises(StorageUnreachable, match=r"at http://127.0.0.1:1\): Connection refused"):
         Store(f"s3://{bucket}").put("a", b"x")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
     assert Store(f"s3://{bucket}").get("a") == b"x"
-    assert Profile().region == "eu-west-1"
+    assert S3Access().region == "eu-west-1"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ CANARIES = {
         "sasl-env",
         "sasl-file",
         "sasl-literal",
+        "client-secret",
+        "token-file",
         "jaas",
         "key-password",
         "s3-env",
@@ -37,7 +39,7 @@ CANARIES = {
         "mask-literal",
     )
 }
-RETRY = {"unreachable": {"initial_interval": "10ms", "max_interval": "20s"}, "refused": 2}
+RETRY = {"unreachable": {"initial_interval": "10ms", "max_interval": "20s"}, "access_denied": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +87,14 @@ def _sasl(password: str) -> dict[str, str]:
     return {"mechanism": "PLAIN", "username": "ann", "password": password}
 
 
+_OAUTH = {"mechanism": "OAUTHBEARER"}
+
+
+def _client(secret: str) -> dict[str, str]:
+    """Client credentials for a token endpoint that is another server."""
+    return {**_OAUTH, "token_endpoint": "http://127.0.0.1:9/token", "client_id": "ann", "client_secret": secret}
+
+
 def _specs(broker: Broker, certificates: Certificates, s3: S3, bucket: str) -> dict[str, dict[str, Any]]:
     """Specs in which each canary is wrong in its own way."""
     brokers, ca = broker.address("sasl"), f"${{file:{certificates.authority}}}"
@@ -101,6 +111,8 @@ def _specs(broker: Broker, certificates: Certificates, s3: S3, bucket: str) -> d
         "sasl-env": {"source": {"kafka": {**kafka, "sasl": _sasl("${env:SASL_ENV}")}}},
         "sasl-file": {"source": {"kafka": {**kafka, "sasl": _sasl("${file:sasl-file.secret}")}}},
         "sasl-literal": {"source": {"kafka": {**kafka, "sasl": _sasl(CANARIES["sasl-literal"])}}},
+        "client-secret": {"source": {"kafka": {**kafka, "sasl": _client("${env:CLIENT_SECRET}")}}},
+        "token-file": {"source": {"kafka": {**kafka, "sasl": {**_OAUTH, "token_file": "token-file.secret"}}}},
         "jaas": {"source": {"kafka": {**kafka, "settings": {"sasl.jaas.config": f"x password={CANARIES['jaas']};"}}}},
         "key-password": {"source": {"kafka": {**kafka, "brokers": broker.address("tls"), "tls": wrong_key}}},
         "s3-env": {**on_s3, "storage": {"s3": {**store, "secret_access_key": "${env:S3_ENV}"}}},
@@ -117,7 +129,8 @@ def _specs(broker: Broker, certificates: Certificates, s3: S3, bucket: str) -> d
     }
 
 
-ENDLESS = {"s3-token"}  # this server answers a token with 501: trouble of its own, which a run waits out
+# This server answers a session token with 501, and there is no token endpoint: a run waits for both.
+ENDLESS = {"s3-token", "client-secret"}
 COMMANDS: list[list[str]] = [
     ["check", "SPEC"],
     ["check", "SPEC", "--json"],

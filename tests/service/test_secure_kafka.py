@@ -84,7 +84,7 @@ def client(certificates: Certificates) -> dict[str, str]:
 
 def spec_of(kafka: dict[str, Any], topic: str, table: Path, name: str) -> Spec:
     source = {"kafka": {**kafka, "topics": [topic]}}
-    retry = {"unreachable": {"initial_interval": "50ms", "max_interval": "500ms"}, "refused": 3}
+    retry = {"unreachable": {"initial_interval": "50ms", "max_interval": "500ms"}, "access_denied": 3}
     return one_table("unused:1", topic, table, pipeline=name, source=source, retry=retry)
 
 

@@ -92,7 +92,7 @@ def test_records_deleted_between_the_first_start_and_the_first_batch_are_a_gap(
         position(spec)
 
 
-def test_a_topic_made_anew_before_its_first_batch_is_not_read_from_the_old_ones_offsets(
+def test_a_recreated_topic_before_its_first_batch_is_not_read_from_the_old_ones_offsets(
     kafka: Broker, new_topic: NewTopic, lake: Path
 ) -> None:
     topic = new_topic(1)

@@ -14,14 +14,7 @@ DAYS = ["a b", "50%", "%2F", "a/b", "ü😀", "..", "+&", "plain", None]
 
 
 def test_files_arrive_under_their_own_names_and_can_be_abandoned(s3: S3, bucket: str) -> None:
-    profile = Profile(
-        endpoint=s3.endpoint,
-        region=s3.region,
-        path_style=True,
-        allow_http=True,
-        access_key_id=s3.key,
-        secret_access_key=s3.secret,
-    )
+    profile = Profile(s3.settings)
     uri = f"s3://{bucket}/lake/t"
     rows = pa.table({"day": DAYS, "n": range(len(DAYS))})
     stager = Stager(lambda table: Store(table, profile), "1-0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from headrace.storage.store import Profile, Store
 from headrace.table.sql import select_tables
 from headrace.write.intent import TableIntent
 from headrace.write.leased_writer import LeasedWriter
-from services.desk import Desk, InProcess, no_spark
-from services.rivals import append_many, compact_many, rivals
+from services.concurrent_writers import append_many, compact_many, rivals
+from services.in_process_pipeline import Harness, InProcess, no_spark
 from services.s3 import S3
 from services.staging import SCHEMA, ids, marks, staged
 
@@ -35,7 +34,7 @@ DAYS = ["plain", "a b", "100%", "x=y", "ü", "a/b", "日本"]
 
 @pytest.fixture
 def profile(s3: S3) -> Profile:
-    return Profile(s3.endpoint, path_style=True, allow_http=True, access_key_id=s3.key, secret_access_key=s3.secret)
+    return Profile(s3.settings)
 
 
 @pytest.fixture
@@ -43,10 +42,10 @@ def base(bucket: str) -> str:
     return f"s3://{bucket}/my lake"
 
 
-def test_a_table_by_builders(base: str, profile: Profile) -> None:
-    storage = {name: value for name, value in asdict(profile).items() if name != "path_style"}
+def test_a_table_by_builders(base: str, s3: S3) -> None:
+    storage = {"s3": s3.settings}
     config = DeltaConfig().with_table_path(f"{base}/spans").with_partition_by(["date"]).with_storage(storage)
-    assert profile.secret_access_key not in repr(config)
+    assert s3.secret not in repr(config)
     table = DeltaLakeConnector(config).get_or_create_table()
     spans = [{"id": number, "timestamp": "2024-01-01T00:00:00Z"} for number in range(3)]
     assert table.upsert(UpsertOperation().with_records(spans).with_merge_key("id")).inserted_count == 3
@@ -56,8 +55,8 @@ def test_a_table_by_builders(base: str, profile: Profile) -> None:
     assert DeltaLakeConnector(config).list_tables() == []
 
 
-def test_the_life_of_a_table(base: str, profile: Profile) -> None:
-    storage = {name: value for name, value in asdict(profile).items() if name != "path_style"}
+def test_the_life_of_a_table(base: str, s3: S3, profile: Profile) -> None:
+    storage = {"s3": s3.settings}
     table = Table.get_or_create(f"{base}/orders", {"id": "bigint", "day": "string"}, ["day"], storage=storage)
     for number in range(3):
         table.bulk_insert([{"id": number, "day": day} for day in DAYS])
@@ -99,8 +98,6 @@ def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spar
     """By Spark what commits, without it what does not; the name of the bucket's folder has a blank in it."""
     store = Store(f"{base}/merged", profile)
     made = LeasedWriter(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
-    for name, value in profile.hadoop_conf().items():
-        spark.conf.set(name.removeprefix("spark.hadoop."), value)
     properties = {"delta.enableDeletionVectors": "true"}
     made._create(TableIntent(store.uri, "", True, to_delta(SCHEMA), ("day",), properties, ()))
     table = Table(store.uri, profile, spark=spark)
@@ -163,7 +160,7 @@ def test_compaction_beside_appends_of_another_process(
     assert ids(store) == list(range(100))
     assert DeltaTable(store.delta_uri, storage_options=store.delta_options).transaction_version("headrace:shop") == 100
     history = Table(store.uri, store.profile).history()
-    assert [entry.account["batch"] for entry in history if entry.operation == "STREAMING UPDATE"] == list(
+    assert [entry.headrace["batch"] for entry in history if entry.operation == "STREAMING UPDATE"] == list(
         range(100, 1, -1)
     )
     assert history[0].rows_after == 100
@@ -176,7 +173,7 @@ def _either(what: object, store: Store, z_order: tuple[str, ...]) -> int:
 def test_maintenance_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction, vacuum and the notes of both, by the verbs that a bucket has."""
     kept = {"delta.deletedFileRetentionDuration": "interval 1 minute", "delta.checkpointInterval": "2"}
-    desk = Desk(
+    harness = Harness(
         tmp_path,
         {
             "route": {"by": "fixed"},
@@ -187,22 +184,22 @@ def test_maintenance_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, mo
         bucket=bucket,
     )
     for number in range(8):
-        desk.feed([{"id": number}])
-    pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append, recovery=StartupRecovery()), [0.0]
+        harness.feed([{"id": number}])
+    pipeline, ahead = InProcess(harness.spec, no_spark, report=harness.events.append, recovery=StartupRecovery()), [0.0]
     monkeypatch.setattr(actions, "now", lambda: int((time.time() + ahead[0] - 60) * 1000))
-    assert desk.spec.maintenance is not None
-    pipeline.maintenance = MaintenanceScheduler(desk.spec.maintenance, lambda: time.time() + ahead[0])
+    assert harness.spec.maintenance is not None
+    pipeline.maintenance = MaintenanceScheduler(harness.spec.maintenance, lambda: time.time() + ahead[0])
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.tables.open()
         for _ in range(4):
             pipeline.maintain(at_end=True)
             ahead[0] += 120
-            pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
-    done = {each["operation"] for each in desk.events if each["event"] == "maintenance" and each["state"] == "done"}
+            pipeline.ledger.log_writer.note("BOOKED", {}, {})  # the ledger proves that the time has passed
+    done = {each["operation"] for each in harness.events if each["event"] == "maintenance" and each["state"] == "done"}
     assert done >= {"compact", "vacuum"}
-    assert not [each for each in desk.events if each.get("state") == "failed"]
-    desk.feed([{"id": 8}])
-    table = Table(f"s3://{bucket}/lake/web", Profile(**desk.spec.storage_profile()))
+    assert not [each for each in harness.events if each.get("state") == "failed"]
+    harness.feed([{"id": 8}])
+    table = Table(f"s3://{bucket}/lake/web", Profile(**harness.spec.storage_profile()))
     assert sorted(row["id"] for row in table.query().records()) == list(range(9))
     assert table.statistics().files == 2

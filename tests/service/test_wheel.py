@@ -72,6 +72,15 @@ def test_the_wheel_needs_nothing_but_its_lock(installed: Path, tmp_path: Path):
     assert Path(where.strip()).is_relative_to(installed.parent)
 
 
+def test_the_wheel_has_the_pages_of_the_console(installed: Path, tmp_path: Path):
+    script = "from importlib.resources import files; root = files('headrace.serve.console'); "
+    script += "print(*sorted(each.name for folder in ('static', 'templates') for each in (root / folder).iterdir()))"
+    names = _do(installed / "python", "-c", script, cwd=tmp_path, env={"PATH": os.environ["PATH"]}).split()
+    sources = ROOT / "src" / "headrace" / "serve" / "console"
+    assert names == sorted(each.name for folder in ("static", "templates") for each in (sources / folder).iterdir())
+    assert {"console.css", "console.js", "base.html"} <= set(names)
+
+
 def test_the_wheel_takes_a_spec_from_check_to_a_table(headrace: Command):
     assert headrace("check", "web.yaml", "--online").startswith("web: ")
     shown = _events(headrace("preview", "web.yaml", "--json"))

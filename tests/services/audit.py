@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deltalake import DeltaTable
-from obstore.store import LocalStore, S3Store
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
 from headrace.spec import Spec
 from services.kafka import Seen, ends, read_all
 
 DEAD, FILTERED = "dead letters", "filtered"
 Place = tuple[str, int, int]  # topic, partition, offset
+_STORES: dict[str, Any] = {"s3": S3Store, "az": AzureStore, "gs": GCSStore}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -94,25 +95,16 @@ class Lake:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        s3 = spec.storage.s3
-        self.options: dict[str, str] = {}
-        if s3.endpoint:
-            secret = s3.secret_access_key.reveal() if s3.secret_access_key else ""
-            self.options = {
-                "aws_endpoint": s3.endpoint,
-                "aws_access_key_id": s3.access_key_id or "",
-                "aws_secret_access_key": secret,
-                "aws_region": s3.region or "us-east-1",
-                "aws_allow_http": "true",
-                "aws_virtual_hosted_style_request": "false",
-            }
+        self.options = _options(spec)
 
     def store(self, uri: str) -> Any:
         """A client of one folder."""
-        if not uri.startswith("s3"):
+        if "://" not in uri:
             return LocalStore(uri, mkdir=True)
-        bucket, _, prefix = uri.partition("://")[2].partition("/")
-        return S3Store(bucket, prefix=prefix, config=self.options)
+        scheme, _, path = uri.partition("://")
+        bucket, _, prefix = path.partition("/")
+        config = {name: value for name, value in self.options.items() if not name.endswith("allow_http")}
+        return _STORES[scheme](bucket, prefix=prefix, config=config, client_options={"allow_http": True})
 
     def files(self, uri: str) -> list[str]:
         """Every file below a folder."""
@@ -144,6 +136,33 @@ class Lake:
         names = sorted(item["path"] for part in store.list() for item in part if item["path"].endswith(".json"))
         texts = [store.get(name).bytes().to_bytes() for name in names if "/" not in name]
         return [[json.loads(line) for line in text.splitlines()] for text in texts]
+
+
+def _options(spec: Spec) -> dict[str, str]:
+    """Storage options of delta-rs and object_store, from the keys of the spec."""
+    s3, azure, gcs = spec.storage.s3, spec.storage.azure, spec.storage.gcs
+    if s3.endpoint:
+        options = {
+            "aws_endpoint": s3.endpoint,
+            "aws_access_key_id": s3.access_key_id or "",
+            "aws_secret_access_key": s3.secret_access_key.reveal() if s3.secret_access_key else "",
+            "aws_region": s3.region or "us-east-1",
+            "aws_allow_http": "true",
+            "aws_virtual_hosted_style_request": "false",
+        }
+        return options | ({"aws_session_token": s3.session_token.reveal()} if s3.session_token else {})
+    if azure.endpoint:
+        return {
+            "azure_storage_account_name": azure.account_name or "",
+            "azure_storage_account_key": azure.account_key.reveal() if azure.account_key else "",
+            "azure_storage_endpoint": azure.endpoint,
+            "azure_allow_http": "true",
+        }
+    if gcs.endpoint:
+        nobody = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        key = {"gcs_base_url": gcs.endpoint} | nobody
+        return {"google_service_account_key": json.dumps(key), "allow_http": "true"}
+    return {}
 
 
 def _places(found: Audit, lake: Lake, due: Mapping[Place, Seen], judge: Callable[[Seen], Verdict]) -> None:

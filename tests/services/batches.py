@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
+from headrace.source.record_frame import RecordFrame
 from headrace.write.intent import Intent
 from services.plans import MOMENT, spec_of
 
@@ -41,7 +42,7 @@ class Batches:
         batch, start = pipeline.ledger.batch + 1, self.offset
         frame = self._frame(tasks)
         context.setJobGroup(group := f"{self.lake}-{batch}", group)
-        manifests, runs = pipeline.discover_and_stage(frame, batch, datetime.now(UTC))
+        manifests, runs = pipeline.discover_and_stage(RecordFrame(frame), batch, datetime.now(UTC))
         ranges = (Range("web", 0, start, self.offset, "id"),)
         intent = pipeline.intend(batch, ranges, manifests, datetime.now(UTC), runs)
         context._jsc.sc().listenerBus().waitUntilEmpty()

@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 
 import headrace.cli.dead_letters
+import headrace.ledger.compaction
 import headrace.ledger.ledger
 import headrace.pipeline.pipeline
 import headrace.table.vacuum
 from headrace.delta import commit_builder as actions
 
 DAY, YEAR = timedelta(days=1), timedelta(days=365)
-_MODULES = (headrace.cli.dead_letters, headrace.ledger.ledger, headrace.pipeline.pipeline, headrace.table.vacuum)
+_MODULES = (
+    headrace.cli.dead_letters,
+    headrace.ledger.compaction,
+    headrace.ledger.ledger,
+    headrace.pipeline.pipeline,
+    headrace.table.vacuum,
+)
 
 
 @contextmanager

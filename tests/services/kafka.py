@@ -41,6 +41,16 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) ->
     return name
 
 
+def make_topics(bootstrap: str, names: Sequence[str]) -> None:
+    """Make topics of one partition, all at once, and wait until each has a leader."""
+    from services.wait import eventually
+
+    client = admin(bootstrap)
+    for done in client.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        done.result(60)
+    eventually(lambda: all(_leaders(client, name) == 1 for name in names), 60, "all topics have a leader")
+
+
 def drop_topic(bootstrap: str, name: str) -> None:
     """Delete a topic and wait until the broker no longer names it."""
     from services.wait import eventually
@@ -88,6 +98,16 @@ def produce(bootstrap: str, topic: str, values: Iterable[Any], partition: int | 
     left = producer.flush(60)
     assert left == 0, f"{left} of {sent} records were not acknowledged within 60 s"
     return sent
+
+
+def produce_all(bootstrap: str, values: Mapping[str, Iterable[bytes]]) -> None:
+    """Send the values of several topics with one client, and wait until the broker has them all."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET})
+    for topic, own in values.items():
+        for value in own:
+            producer.produce(topic, value)
+    left = producer.flush(60)
+    assert left == 0, f"{left} records were not acknowledged within 60 s"
 
 
 def ends(bootstrap: str, topic: str, **settings: Any) -> dict[int, tuple[int, int]]:

@@ -22,7 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+Answer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, content
 Deed = Literal["refuse", "close", "lose", "late", "delay", "hold"]
+_NOT_FORWARDED = {"connection", "transfer-encoding", "upgrade", "http2-settings", "accept-encoding"}
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
 
@@ -86,10 +88,10 @@ class Gate:
 
 
 @contextmanager
-def s3gate(upstream: str) -> Iterator[Gate]:
+def s3gate(upstream: str, passage: type[Passage] | None = None) -> Iterator[Gate]:
     """Run a gate before this endpoint for the length of the block."""
     gate = Gate(upstream)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Passage", (_Passage,), {"gate": gate}))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Passage", (passage or Passage,), {"gate": gate}))
     server.daemon_threads = True
     gate.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -103,12 +105,14 @@ def s3gate(upstream: str) -> Iterator[Gate]:
         thread.join()
 
 
-class _Passage(BaseHTTPRequestHandler):
+class Passage(BaseHTTPRequestHandler):
+    """One connection of a client; `forward` answers a request."""
+
     gate: Gate
     protocol_version = "HTTP/1.1"
 
     def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         key = unquote(urlsplit(self.path).path)
         rule = self.gate.meet(self.command, key)
         if rule is not None:
@@ -119,7 +123,7 @@ class _Passage(BaseHTTPRequestHandler):
                 self._hang_up()
             if rule.deed in ("hold", "delay", "late"):
                 rule.released.wait(rule.seconds or 60)
-        status, headers, content = self._forward(body)
+        status, headers, content = self.forward(body)
         self.gate.answers.append((self.command, key, status))
         if rule is None or rule.deed not in ("lose", "late"):
             self._answer(status, headers, content)
@@ -127,19 +131,38 @@ class _Passage(BaseHTTPRequestHandler):
             self._hang_up()
         return None
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = do_PATCH = _pass
 
-    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # trailers
+            pass
+        self.headers["Content-Length"] = str(sum(map(len, chunks)))
+        return b"".join(chunks)
+
+    def forward(self, body: bytes) -> Answer:
+        """Status, headers and content of the server's answer."""
+        headers = [pair for pair in self.headers.items() if pair[0].lower() not in _NOT_FORWARDED]
+        return self.ask(self.command, self.path, headers, body)
+
+    def ask(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Ask the server."""
         upstream = http.client.HTTPConnection(*self.gate.upstream, timeout=60)
         try:
-            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                if name.lower() != "connection":
-                    upstream.putheader(name, value)
+            upstream.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers:
+                upstream.putheader(name, value)
             upstream.endheaders(body)
             response = upstream.getresponse()
             content = response.read()
-            length = response.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+            length = response.getheader("Content-Length") if method == "HEAD" else str(len(content))
             headers = [pair for pair in response.getheaders() if pair[0].lower() not in _HOP]
             return response.status, [*headers, ("Content-Length", length or "0")], content
         finally:

@@ -13,6 +13,10 @@ import sys
 import tempfile
 from typing import IO, Any, NoReturn
 
+import headrace.runtime.session
+import headrace.serve.runner
+import headrace.source.kafka
+import headrace.validate.load  # noqa: F401 - what `headrace run` imports when it runs
 from headrace.cli import main
 
 LONGEST = 20  # seconds of a round; whoever takes longer is ended by SIGALRM

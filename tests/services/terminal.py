@@ -17,14 +17,14 @@ import psutil
 from services.pipelines import HEADRACE, environment
 from services.wait import eventually
 
-_CODE = re.compile(r"\x1b\[(\d*)([A-Za-z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
+_CODE = re.compile(r"\x1b\[(\d*)(?:;\d+)*([A-Za-z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
 
 
 class Terminal:
     """A `headrace` at work in a pseudo-terminal."""
 
     def __init__(self, child: subprocess.Popen[bytes], screen: int) -> None:
-        self.child = child
+        self.child, self._screen = child, screen
         self.written = ""
         self._reader = threading.Thread(target=self._read, args=(screen,), daemon=True)
         self._reader.start()
@@ -45,6 +45,10 @@ class Terminal:
             lambda: next((each for each in tree.children(recursive=True) if each.name() == "java"), None), 60, "a JVM"
         )
 
+    def press(self, keys: str) -> None:
+        """Type some keys."""
+        os.write(self._screen, keys.encode())
+
     def interrupt(self) -> None:
         """Ctrl-C."""
         self.child.send_signal(signal.SIGINT)
@@ -57,26 +61,35 @@ class Terminal:
 
     def lines(self) -> list[str]:
         """What is on the screen at the end."""
-        shown, row = [""], 0
+        return [line for line in self.screen() if line]
+
+    def screen(self) -> list[str]:
+        """What is on the screen now, with empty lines."""
+        shown, row, column = [""], 0, 0
         for code in _CODE.finditer(self.written):
-            number, kind = int(code[1] or 1) if code[2] else 1, code[2]
-            if code[0] == "\n":
+            number, kind, text = int(code[1] or 1) if code[2] else 1, code[2], code[0]
+            if text == "\n":
                 row += 1
                 shown += [""] * (row + 1 - len(shown))
+            elif text == "\r":
+                column = 0
             elif kind == "A":
                 row = max(0, row - number)
+            elif kind == "H":  # the first position
+                row = column = 0
             elif kind == "K":
                 shown[row] = ""
-            elif not kind and not code[0].startswith(("\x1b", "\r")):
-                shown[row] += code[0]
-        return [line.rstrip() for line in shown if line.strip()]
+            elif not kind and not text.startswith("\x1b"):
+                shown[row] = shown[row][:column].ljust(column) + text + shown[row][column + len(text) :]
+                column += len(text)
+        return [line.rstrip() for line in shown]
 
 
 @contextmanager
 def terminal(arguments: Iterable[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Terminal]:
     """`headrace …` in a terminal; whatever is left of it dies with the block."""
     screen, end = pty.openpty()
-    settings = environment(TERM="xterm", COLUMNS="160", **(env or {}))
+    settings = environment(**{"TERM": "xterm", "COLUMNS": "160", **(env or {})})
     command = [HEADRACE, *map(str, arguments)]
     child = subprocess.Popen(command, env=settings, stdin=end, stdout=end, stderr=end, start_new_session=True)
     os.close(end)

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.events import Summary
-from headrace.serve.runner import RunResult, run_all
+from headrace.serve.runner import run_all
+from headrace.serve.supervised_pipeline import RunResult
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
 from services.kafka import read_all

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(fact: Callable[[], T], within: float = 30, say: str | Callable[[], str] = "") -> T:
+def eventually(fact: Callable[[], T], within: float = 90, say: str | Callable[[], str] = "") -> T:
     """The first truthy answer of `fact`; an AssertionError inside it counts as "not yet"."""
     deadline = time.monotonic() + within
     pause = 0.01

@@ -19,7 +19,7 @@ from headrace.pipeline.pipeline import Pipeline
 from headrace.source.base import SOURCES
 from headrace.storage.store import Store
 from headrace.transform.sql.constraints import constraints_of, violations
-from services.desk import Desk, InProcess, Served
+from services.in_process_pipeline import Harness, InProcess, Served
 from services.plans import envelopes, spec_of
 
 COLUMNS = (
@@ -136,15 +136,17 @@ def _read(spark: Any, path: Path) -> list[tuple[Any, ...]]:
 
 def test_rows_that_violate_a_constraint_are_dead_letters_and_the_others_are_written(spark: Any, tmp_path: Path) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/lake/t` {DDL}")
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t"}}, spark=lambda: spark)
-    desk.feed([*GOOD, *BAD])
+    harness = Harness(
+        tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t"}}, spark=lambda: spark
+    )
+    harness.feed([*GOOD, *BAD])
     written = [(1, Decimal("1.50"), "new", "2024-02-29"), (2, Decimal("0.00"), None, "2024-02-29")]
     assert _read(spark, tmp_path / "lake/t") == written
-    assert [(row["offset"], row["reason"], row["step"]) for row in desk.dead()] == [
+    assert [(row["offset"], row["reason"], row["step"]) for row in harness.dead()] == [
         (offset, "constraint", "stage") for offset in range(2, 7)
     ]
-    assert desk.dead()[0]["detail"] == "paid: amount >= 0 AND id > 0"
-    desk.feed([{"id": 8, "amount": 2, "at": AT}])
+    assert harness.dead()[0]["detail"] == "paid: amount >= 0 AND id > 0"
+    harness.feed([{"id": 8, "amount": 2, "at": AT}])
     assert len(_read(spark, tmp_path / "lake/t")) == 3
 
 
@@ -154,13 +156,13 @@ def test_changes_that_violate_a_constraint_are_dead_letters_and_the_others_are_m
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/lake/t` {DDL}")
     merge = {"keys": ["id"], "sequence_by": "at", "delete_when": "state = 'gone'"}
     table = {"path": f"{tmp_path}/lake/t", "mode": "upsert", "merge": merge}
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table}, spark=lambda: spark)
-    desk.feed([*GOOD, *BAD])
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": table}, spark=lambda: spark)
+    harness.feed([*GOOD, *BAD])
     later = "2024-03-01T00:00:00Z"
-    desk.feed([{"id": 1, "amount": 7, "at": later}, {"id": 2, "at": later, "state": "gone"}])
+    harness.feed([{"id": 1, "amount": 7, "at": later}, {"id": 2, "at": later, "state": "gone"}])
     assert _read(spark, tmp_path / "lake/t") == [(1, Decimal("7.00"), "new", "2024-03-01")]
-    assert {row["reason"] for row in desk.dead()} == {"constraint"}
-    assert len(desk.dead()) == len(BAD)
+    assert {row["reason"] for row in harness.dead()} == {"constraint"}
+    assert len(harness.dead()) == len(BAD)
 
 
 def test_a_constraint_that_appears_while_a_batch_is_planned_makes_dead_letters(
@@ -168,11 +170,13 @@ def test_a_constraint_that_appears_while_a_batch_is_planned_makes_dead_letters(
 ) -> None:
     table = f"delta.`{tmp_path}/lake/t`"
     spark.sql(f"CREATE TABLE {table} (id BIGINT) USING delta TBLPROPERTIES ('delta.constraints.small' = 'id < 1000')")
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t"}}, spark=lambda: spark)
-    monkeypatch.setitem(SOURCES, "kafka", lambda spec: Served(desk))
+    harness = Harness(
+        tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t"}}, spark=lambda: spark
+    )
+    monkeypatch.setitem(SOURCES, "kafka", lambda spec: Served(harness))
     monkeypatch.setattr(Pipeline, "stage", InProcess.stage)
     added = f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (id > 0)"
     with armed(Point.AFTER_STAGING, lambda: spark.sql(added), batch=1):
-        desk.feed([{"id": 1}, {"id": -1}])
+        harness.feed([{"id": 1}, {"id": -1}])
     assert [row.id for row in spark.read.format("delta").load(f"{tmp_path}/lake/t").collect()] == [1]
-    assert [(row["offset"], row["detail"]) for row in desk.dead()] == [(1, "positive: id > 0")]
+    assert [(row["offset"], row["detail"]) for row in harness.dead()] == [(1, "positive: id > 0")]

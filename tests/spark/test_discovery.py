@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace import faults
-from headrace.errors import ColumnsDisagree
+from headrace.errors import ColumnMismatch
 from headrace.faults import Point
 from services.batches import Batches
 
@@ -136,7 +136,7 @@ def test_a_declared_table_with_new_fields_is_staged_once_they_are_known(batches:
     assert web.staged() == 2
 
 
-def test_a_table_that_is_there_and_unlike_the_declared_one_is_staged_anew(batches: Any, lake: Path):
+def test_a_table_that_is_there_and_unlike_the_declared_one_is_staged_again(batches: Any, lake: Path):
     columns = {"kind": pa.array([], pa.string()), "v": pa.array([], pa.int64()), "more": pa.array([], pa.string())}
     write_deltalake(f"{lake}/a", pa.table(columns))
     web = batches(route={"by": {"field": "kind"}}, table=DECLARED)
@@ -153,7 +153,7 @@ def test_declared_tables_beyond_the_limit_are_refused_and_leave_no_file(batches:
     assert web.staged() == 2
 
 
-def test_a_table_that_was_foreseen_in_vain_leaves_no_trace(batches: Any):
+def test_a_table_that_was_predicted_wrongly_leaves_no_trace(batches: Any):
     """Each task sees numbers of one type only, and so another name than the one they all agree on."""
     web = batches(route={"by": {"sql": "'v' || v"}}, limits={"tables": 2})
     intent, _ = web.run([{"v": 1}], [{"v": 1.5}])
@@ -218,7 +218,7 @@ def test_records_that_bring_no_column_are_rows(batches: Any):
 def test_a_type_that_an_expression_does_not_take_stops_with_a_name_and_writes_nothing(batches: Any):
     web = batches(transform=[{"set": {"loud": "upper(note)"}}], allow_missing=["note"])
     web.run([{"id": 1}])
-    with pytest.raises(ColumnsDisagree, match=rf"{web.lake}/web: set loud: 'upper\(note\)'.*BIGINT") as stop:
+    with pytest.raises(ColumnMismatch, match=rf"{web.lake}/web: set loud: 'upper\(note\)'.*BIGINT") as stop:
         web.run([{"id": 2}], [{"id": 3, "note": 4}])
     assert stop.value.exit_code == 1
     assert web.rows() == [{"id": 1, "loud": None}]

@@ -16,7 +16,7 @@ from headrace.errors import (
     BrokerUnreachable,
     PermissionDenied,
     PipelineStopped,
-    SparkDied,
+    SparkExited,
     StorageFull,
 )
 from headrace.runtime import session, spark_errors
@@ -86,7 +86,7 @@ def test_every_class_that_is_named_exists(spark: Any) -> None:
 
 def failed(spark: Any, task: Callable[[Iterable[Any]], Iterator[Any]]) -> Exception:
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        session.map_in_arrow(spark.range(2), task, "id bigint").collect()
+        session.map_in_arrow(spark.range(2), task, {"id": "long"}).collect()
     return caught.value
 
 
@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
         yield from batches
         kill(os.getpid(), number)
 
-    assert type(spark_errors.error_of(failed(spark, task), WORK)) is SparkDied
+    assert type(spark_errors.error_of(failed(spark, task), WORK)) is SparkExited
 
 
 def test_a_read_brings_its_cause_along(spark: Any) -> None:

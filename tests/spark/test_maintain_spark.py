@@ -13,7 +13,7 @@ from headrace import Table
 from headrace.delta.snapshot import active_files
 from headrace.errors import TableRestored
 from headrace.storage.store import Store
-from services.keeping import Clock, Keeping
+from services.maintenance import Clock, Keeping
 
 MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}, "z_order": ["day"]}
 
@@ -29,8 +29,8 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         (compacted,) = _done(run)
         assert (compacted["operation"], compacted["reason"]) == ("compact", "small files: 2 files in 1 partition")
         newest = Table(run.place).history(1)[0]
-        assert (newest.operation, newest.account["by"], newest.version) == ("OPTIMIZE", "shop", compacted["version"])
-        assert newest.account["reason"] == compacted["reason"]
+        assert (newest.operation, newest.headrace["by"], newest.version) == ("OPTIMIZE", "shop", compacted["version"])
+        assert newest.headrace["reason"] == compacted["reason"]
         assert (run.files(), run.ids()) == (1, [0, 1])
 
         run.clock.now += 2 * 3600
@@ -42,7 +42,7 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         assert len(_done(run)) == 2, "what is in order stays as it is"
 
         run.clock.now += 8 * 86_400
-        run.pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
+        run.pipeline.ledger.log_writer.note("BOOKED", {}, {})  # the ledger proves that the time has passed
         run.clock.now += 86_400
         run.pipeline.maintain(at_end=True)
         assert _done(run)[-1]["operation"] == "vacuum"

@@ -14,7 +14,7 @@ import pytest
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.features import append_blocker
 from headrace.delta.snapshot import load_state
-from headrace.errors import Conflict, TableChanged
+from headrace.errors import CommitConflict, TableChanged
 from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import MergeSql
 from model.merging import Change, Model
@@ -33,7 +33,7 @@ def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Merged, "in_process_bytes", 0)
 
 
-def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:
+def test_a_log_in_any_order_with_duplicates_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:
     made, changes = Merged(spark, tmp_path, BY_SEQUENCE), log(3000, 400, seed=1)
     mixed = [*changes, *changes[::5]]
     random.Random(2).shuffle(mixed)
@@ -153,7 +153,7 @@ def test_who_changes_the_same_rows_meanwhile_is_met_with_fresh_state(
         eventually(begun.exists, 60, "the merge reads its changes")
         spark.sql(f"UPDATE delta.`{made.table.spark_uri}` SET b = 9 WHERE id = 3")
         go.touch()
-        with pytest.raises(Conflict, match="at the same time"):
+        with pytest.raises(CommitConflict, match="at the same time"):
             merging.result(60)
     assert driver.commit(part, intent(2)).updated == 5
     assert {row[0] for row in made.rows().values()} == {2}

@@ -55,7 +55,7 @@ def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("properties", "batches"), [({}, [3, 2, 1]), (VECTORS, [1])], ids=["whole files", "vectors"])
-def test_files_that_are_gone_leave_the_log_and_what_they_held_is_told(
+def test_files_that_are_gone_leave_the_log_and_what_they_held_is_reported(
     properties: dict[str, str], batches: list[int], spark: Any, tmp_path: Path
 ) -> None:
     """A merge writes rows anew that it does not change: they may be of any batch since their file was first written."""

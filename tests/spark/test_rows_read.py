@@ -26,7 +26,7 @@ def test_the_rows_that_a_running_query_has_read_are_known(spark: Any, tmp_path: 
 
     def query() -> None:
         spark.sparkContext.setJobGroup(GROUP, GROUP)
-        results.append(session.map_in_arrow(spark.range(0, 100_000, 1, 1), task, "id bigint").collect())
+        results.append(session.map_in_arrow(spark.range(0, 100_000, 1, 1), task, {"id": "long"}).collect())
 
     assert session.rows_read(spark, GROUP) == 0
     running = threading.Thread(target=query, daemon=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import Table
-from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError, VersionNotFound
+from headrace.errors import OperationDisabled, PartitionNotFound, SchemaMismatch, UsageError, VersionNotFound
 
 FEATURES = "'delta.enableDeletionVectors' = 'true', 'delta.constraints.small' = 'v < 1000'"
 
@@ -37,11 +37,14 @@ def test_the_life_of_a_table_that_spark_writes(table: Table, spark: Any) -> None
     rows = table.query().order_by("id").records()
     assert [(row["id"], row["twice"]) for row in rows] == [(0, 0), (1, 2), (2, 4), (10, 0), (11, 2)]
 
+    assert table.optimize(min_file_size=1).version == 2, "no file is that small"
+    with pytest.raises(OperationDisabled, match="Spark, which does not split files"):
+        table.optimize(max_file_size=2**30)
     packed = table.optimize("p = date '2026-01-01' or p is null")
     assert (packed.partitions, packed.files_removed, packed.files_added) == (1, 2, 1)
     assert (packed.version, packed.bytes_removed > packed.bytes_added > 0) == (3, True)
     newest = table.history(1)[0]
-    assert (newest.operation, newest.account["operation"]) == ("OPTIMIZE", "optimize")
+    assert (newest.operation, newest.headrace["operation"]) == ("OPTIMIZE", "optimize")
     with pytest.raises(PartitionNotFound):
         table.optimize("p = date '2025-01-01'")
     ordered = table.optimize(z_order=["v"])

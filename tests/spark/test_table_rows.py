@@ -60,7 +60,7 @@ LIFE: list[Callable[[Table], Any]] = [
 
 
 @pytest.mark.parametrize("life", [LIFE[1:3], pytest.param(LIFE, marks=pytest.mark.slow)], ids=["short", "long"])
-def test_spark_and_our_own_hands_lead_to_the_same_rows(
+def test_spark_and_the_in_process_merge_lead_to_the_same_rows(
     make: Callable[..., Table], tmp_path: Path, life: list[Callable[[Table], Any]]
 ) -> None:
     by_spark, by_hand = make(), Table.get_or_create(tmp_path / "own", COLUMNS, ["p"])

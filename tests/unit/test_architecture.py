@@ -9,20 +9,22 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+import typer
 
 import headrace
+from headrace import cli
 
 ROOT = Path(headrace.__file__).parent
 
 # Top to bottom: a package imports from its own layer and from those below.
 LAYERS = [
     {"cli", "serve", "dev", "compat"},
-    {"table", "dead_letters", "recovery", "maintain", "validate"},
+    {"table", "dead_letters", "recovery", "maintain", "validate", "hot_store"},
     {"pipeline"},
     {"write", "ledger", "plan"},
     {"decode", "transform", "stage", "delta", "source"},
     {"storage", "engine", "runtime"},
-    {"spec"},
+    {"spec", "importers"},
 ]
 FLAT = {"errors", "reasons", "retry", "faults", "version"}  # below all packages
 SPARK = {"source", "write", "runtime", "pipeline", "table"}
@@ -44,7 +46,7 @@ def _imports() -> list[tuple[str, str, str]]:
 
 
 def _own_imports() -> list[tuple[str, str, str]]:
-    """(file, importing package, imported package) of imports across packages; the public front door may import all."""
+    """(file, importing package, imported package) of imports across packages; `headrace/__init__.py` may import all."""
     return [
         (file, package, name.split(".")[1])
         for file, package, name in _imports()
@@ -128,19 +130,28 @@ def test_one_module_has_the_metadata_keys_of_payload_fields():
 
 
 # Public names that may occur in several modules, each with its reason.
-SHARED_NAMES: dict[str, str] = {}
+SHARED_NAMES = {"main": "the entry point of a program"}
+
+
+def _commands(group: typer.Typer) -> set[tuple[str, str]]:
+    """Module and name of the function of every command. It is named as the command is."""
+    functions = [each.callback for each in group.registered_commands]
+    groups = [each.typer_instance for each in group.registered_groups]
+    own = {(each.__module__.removeprefix("headrace."), each.__name__) for each in functions if each is not None}
+    return own.union(*(_commands(each) for each in groups if each is not None))
 
 
 def _public_names() -> dict[str, list[str]]:
-    """The modules of every public class and function. A command's function is named as the command is."""
+    """The modules of every public class and function, but for commands."""
+    commands = _commands(cli.app)
     modules: dict[str, list[str]] = {}
     for file in ROOT.rglob("*.py"):
-        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                is_command = module.startswith("cli.") and isinstance(node, ast.FunctionDef)
-                if not is_command or node.name in SHARED_NAMES:
-                    modules.setdefault(node.name, []).append(module)
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            if (module, node.name) not in commands:
+                modules.setdefault(node.name, []).append(module)
     return modules
 
 
@@ -148,3 +159,17 @@ def test_a_public_name_means_one_thing():
     shared = {name: modules for name, modules in _public_names().items() if len(modules) > 1}
     assert {name: modules for name, modules in shared.items() if name not in SHARED_NAMES} == {}
     assert not SHARED_NAMES.keys() - shared.keys()
+
+
+def test_no_other_public_name_is_that_of_a_class():
+    """Neither a type alias nor a constant: a reader who knows the class would take it for that."""
+    trees = {str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in ROOT.rglob("*.py")}
+    classes = {node.name for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+    others = {
+        (file, name.id)
+        for file, tree in trees.items()
+        for node in tree.body
+        for name in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+        if isinstance(name, ast.Name) and not name.id.startswith("_")
+    }
+    assert {(file, name) for file, name in others if name in classes} == set()

@@ -14,7 +14,7 @@ from headrace import faults, retry
 from headrace.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    Conflict,
+    CommitConflict,
     Fenced,
     PermissionDenied,
     StopRequested,
@@ -68,7 +68,7 @@ def test_waits_double_up_to_the_longest_and_are_spread():
 
 
 @pytest.mark.parametrize(
-    ("error", "tries"), [(PermissionDenied, 3), (AuthenticationFailed, 3), (Conflict, 5), (Fenced, 1)]
+    ("error", "tries"), [(PermissionDenied, 3), (AuthenticationFailed, 3), (CommitConflict, 5), (Fenced, 1)]
 )
 def test_what_is_refused_ends_after_its_tries(error, tries):
     watch = Watch()
@@ -175,7 +175,7 @@ def test_stop_self_freezes_until_it_is_continued():
         assert started.wait(10) == 0
 
 
-def test_trouble_after_a_good_while_is_counted_anew():
+def test_a_transient_error_after_a_good_while_is_counted_again():
     ticks = iter(range(0, 100_000, 301))  # each attempt lasts a good while
     tries = []
 
@@ -186,6 +186,6 @@ def test_trouble_after_a_good_while_is_counted_anew():
         return "well"
 
     assert (
-        retry.call(attempt, Retry(initial_interval=0.001, max_interval=60, refused=3), clock=lambda: next(ticks))
+        retry.call(attempt, Retry(initial_interval=0.001, max_interval=60, access_denied=3), clock=lambda: next(ticks))
         == "well"
     )

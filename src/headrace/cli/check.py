@@ -31,12 +31,12 @@ def command(online: Online | None = None) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         """Validate spec files. Exit codes: 0 valid, 1 an online check failed, 2 invalid."""
-        raise typer.Exit(run(spec_files, online if ask_online else None, as_json=as_json))
+        raise typer.Exit(check_files(spec_files, online if ask_online else None, as_json=as_json))
 
     return check
 
 
-def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
+def check_files(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
     """Check files, print the diagnostics and return the exit code."""
     from headrace.validate.load import examine
 

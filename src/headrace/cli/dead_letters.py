@@ -86,7 +86,7 @@ def show(
     from headrace.dead_letters.reader import DeadLetters
     from headrace.validate.load import load
 
-    dead_letters = [letter for spec in load(spec_file) for letter in DeadLetters(spec).find(_position(spec, position))]
+    dead_letters = [each for spec in load(spec_file) for each in DeadLetters(spec).find(_position(spec, position))]
     if not dead_letters:
         raise UsageError(
             f"No dead letter at {position}.", hint="List dead letters with `headrace dead-letters list SPEC`."
@@ -99,7 +99,7 @@ def show(
 def dry_run(
     spec_file: SpecFile,
     sample: Annotated[
-        int, typer.Option(help="Number of dead letters, of as many different kinds as possible.", min=1, max=10_000)
+        int, typer.Option(help="Number of dead letters, sampled across reasons, steps and tables.", min=1, max=10_000)
     ] = 10,
     reason: Reasons = None,
     table: Tables = None,
@@ -146,7 +146,7 @@ def replay(
         result = replay(spec, _selection(spec, reason, table, since), report=report, wait=wait)
         if as_json:
             fields = {**replay_counters(result.counts), "tables": result.tables}
-            emit({"event": "summary", "pipeline": spec.pipeline, "plans": result.batches, **fields})
+            emit({"event": "summary", "pipeline": spec.pipeline, "replays": result.batches, **fields})
         elif not result.batches:
             typer.echo(f"{spec.pipeline}: no dead letters to replay")
 

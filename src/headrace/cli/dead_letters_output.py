@@ -55,7 +55,9 @@ def print_dead_letter(dead_letter: dict[str, Any], max_bytes: int) -> None:
         _print_bytes(f"header {header['key']}", header["value"], max_bytes)
     _print_bytes("value", dead_letter["value"], max_bytes)
     for outcome in dead_letter["outcomes"]:
-        print_line(f"  {'plan ' + str(outcome['plan']):<10}{_time(outcome['at'])} UTC: {_outcome_text(outcome)}")
+        print_line(
+            f"  {'replay ' + str(outcome['replay']) + ' ':<10}{_time(outcome['at'])} UTC: {_outcome_text(outcome)}"
+        )
 
 
 def _print_bytes(name: str, data: bytes | None, max_bytes: int) -> None:

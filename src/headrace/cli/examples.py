@@ -8,15 +8,37 @@ import typer
 
 EXAMPLES: Mapping[str, Sequence[str]] = {
     "init": ("headrace init orders --brokers localhost:9092 --output orders.yaml",),
-    "run": ("headrace run web.yaml", "headrace run web.yaml shop.yaml --until latest"),
+    "import": (
+        "headrace import connector.toml --output payments.yaml",
+        "headrace import -- ingest web_requests ./lake/web_requests --allowed_latency 60",
+    ),
+    "run": ("headrace run web.yaml", "headrace run web.yaml shop.yaml --until latest", "headrace run ."),
+    "receive": ("headrace receive web.yaml", "headrace receive web.yaml --json"),
+    "connect otel-collector": (
+        "headrace connect otel-collector otel.yaml",
+        "headrace connect otel-collector otel.yaml --protocol http --host lake.example.com",
+    ),
+    "submit": ("headrace submit web.yaml --print", "headrace submit web.yaml --deploy-mode cluster"),
     "check": ("headrace check web.yaml", "headrace check web.yaml --online"),
     "preview": ("headrace preview web.yaml", "headrace preview web.yaml payloads.jsonl --json"),
     "schema": ("headrace schema > headrace.schema.json",),
-    "status": ("headrace status web.yaml --batches 20",),
-    "resume": ("headrace resume web.yaml --accept-gap",),
-    "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
+    "status": (
+        "headrace status",
+        "headrace status web.yaml --batches 20",
+        "headrace status --state lake/_headrace --json",
+    ),
+    "top": ("headrace top", "headrace top --url http://127.0.0.1:9187", "headrace top --once --json"),
+    "console": ("headrace console web.yaml", "headrace console . --listen 127.0.0.1:9187"),
+    "pause": ("headrace pause web", "headrace pause web shop --json"),
+    "resume": ("headrace resume web", "headrace resume web.yaml --accept-gap"),
+    "restart": ("headrace restart web",),
+    "takeover": (
+        "headrace takeover web.yaml --from kafka-delta-ingest:web_requests",
+        "headrace takeover web.yaml --from checkpoint:s3://lake/checkpoints/web --yes",
+    ),
+    "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000", "headrace demo --master cluster"),
     "kafka": ("headrace kafka", "headrace kafka /tmp/kafka --port 19092"),
-    "setup": ("headrace setup", "headrace setup spark"),
+    "setup": ("headrace setup", "headrace setup spark", "headrace setup spark s3 --pack"),
     "version": ("headrace version",),
     "dead-letters list": (
         "headrace dead-letters list web.yaml",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ def init(
     Detects the format of sample records and infers the columns.
     """
     from headrace.cli.console import say
-    from headrace.cli.spec_draft import Connection, draft
+    from headrace.cli.spec_draft import DraftInputs, draft
     from headrace.errors import SpecError, UsageError
 
     if output is not None and output.exists() and not force:
@@ -49,12 +50,13 @@ def init(
         security |= {"sasl": {"mechanism": mechanism, "username": username, "password": password}}
     unencrypted = {"plaintext": True} if plaintext and registry.startswith("http://") else {}
     registry_spec = {"url": registry, **unencrypted} if registry else None
-    connection = Connection(brokers, topics, security, registry_spec, pipeline, table)
+    connection = DraftInputs(brokers, topics, security, registry_spec, pipeline, table)
     try:
         text = draft(connection, records, (output or Path("spec.yaml")).absolute().parent)
     except SpecError as error:
-        hint = "These keys are set by --tls, --plaintext, --username, --pipeline and --table."
-        raise UsageError(str(error), hint=hint) from None
+        hint = "Options set these keys: --brokers, --tls, --plaintext, --username, --registry, --pipeline, --table."
+        errors = [str(replace(each, file="", line=0)).strip() for each in error.diagnostics]
+        raise UsageError("; ".join(errors) + ".", hint=hint) from None
     if output is None:
         typer.echo(text, nl=False)
         return

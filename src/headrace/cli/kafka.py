@@ -21,7 +21,7 @@ def kafka(
 
     Runs until stopped (Ctrl-C or SIGTERM).
     """
-    from headrace.cli.run import stops_on_signals
+    from headrace.cli.signals import stops_on_signals
     from headrace.dev.kafka import Broker
 
     stop = threading.Event()

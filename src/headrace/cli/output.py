@@ -7,16 +7,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.console import console, emit
+from headrace.cli.options import LogFormat
+from headrace.cli.values import cell
 from headrace.errors import plural
 
-_SILENT = ("tick", "progress")
+if TYPE_CHECKING:
+    from headrace.cli.log_output import LogOutput
+
+FIGURES = ("tick", "progress", "partitions", "table_files")  # in `/metrics`; too many for a log
 _BAR = 10  # characters
 _HANGING = timedelta(seconds=10)  # shorter transactions are normal for transactional producers
 _DROPPED_FIRST = ("tables", "last commit", "rows/s", "progress", "read", "dead")
@@ -36,6 +41,8 @@ class StatusLine:
     batch: int = 0
     committed: float | None = None
     state: str = "starting"
+    is_set_up: bool = False  # its first `setup` event was announced before
+    change: str | None = None  # of the state that was printed last; None after the pipeline runs again
     done: float | None = None  # share of the drain that is read; of the batch in a continuous run
     seconds_left: float | None = None
     transaction: str | None = None  # start of the hanging transaction that was printed last
@@ -52,9 +59,10 @@ class StatusLine:
 class EventOutput:
     """Displays the events of pipelines; stdout is reserved for JSON."""
 
-    def __init__(self, as_json: bool, announced: bool = False) -> None:
+    def __init__(self, as_json: bool, announced: str | None = None) -> None:
+        """`announced`: a first text of each pipeline that was printed before."""
         self.as_json = as_json
-        self._announced = announced  # whether "Starting Spark…" was already printed
+        self._announced = announced
         self.console = console(stderr=True)
         self.lines: dict[str, StatusLine] = {}
         self._lock = threading.RLock()  # reentrant: a signal handler may print while an event is printed
@@ -74,15 +82,26 @@ class EventOutput:
         """Print lines above the live display."""
         self.console.print(text, soft_wrap=True, markup=False)
 
+    def endpoint(self, url: str, has_console: bool = False) -> None:
+        """Report the URL of the HTTP endpoint."""
+        what = "Console, metrics and health" if has_console else "Metrics and health"
+        emit({"event": "endpoint", "address": url}) if self.as_json else self.say(f"{what}: {url}")
+
+    def end(self, summary: dict[str, Any], text: str) -> None:
+        """Report the end of a pipeline: its summary, which is `text` for people."""
+        emit(summary) if self.as_json else self.say(text)
+
     def __call__(self, event: dict[str, Any]) -> None:
         with self._lock:
             self._update(event)
             if self.as_json and event["event"] != "tick":
                 emit(event)
-            elif not self.as_json and (self._live is None or event["event"] != "batch"):
+            elif not self.as_json and (self._live is None or not _is_frequent(event)):
                 self._say(event)
 
     def _update(self, event: Mapping[str, Any]) -> None:
+        if event["pipeline"] is None:
+            return  # of the process
         line = self.lines.setdefault(event["pipeline"], StatusLine())
         kind = event["event"]
         if kind == "batch":
@@ -102,12 +121,36 @@ class EventOutput:
             line.state = f"waiting: {event['error']}"
         elif kind == "error":
             line.state = f"stopped: {event['error']}"
+        elif kind == "state" and event["state"] not in ("failed", "stopped"):
+            line.state = event["state"]
 
     def _say(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "setup" and self._announced:
-            return
-        if event["event"] not in _SILENT or self._is_new_transaction(event):
-            self.console.print(escape(sentence(event)), soft_wrap=True)
+        if event["event"] == "setup":
+            is_printed = not self._was_announced(event)
+        elif event["event"] == "state":
+            is_printed = self._is_news(event)
+        else:
+            is_printed = event["event"] not in FIGURES or self._is_new_transaction(event)
+        if is_printed:
+            text = "\n".join(map(cell, sentence(event).split("\n")))  # without control characters of a message
+            self.console.print(escape(text), soft_wrap=True)
+
+    def _was_announced(self, event: Mapping[str, Any]) -> bool:
+        """Whether the text was printed before the first `setup` event of the pipeline, which has the same text."""
+        line = self.lines[event["pipeline"]]
+        if event["text"] != self._announced or line.is_set_up:
+            return False
+        line.is_set_up = True
+        return True
+
+    def _is_news(self, event: Mapping[str, Any]) -> bool:
+        """Whether a change of the state is printed: the start, the end and errors have events of their own."""
+        line, state = self.lines[event["pipeline"]], event["state"]
+        if state in ("paused", "restarting") or (state == "starting" and event["reason"]):
+            line.change = state
+            return True
+        before, line.change = line.change, line.change if state == "starting" else None
+        return state == "running" and before is not None
 
     def _is_new_transaction(self, event: Mapping[str, Any]) -> bool:
         """Whether a progress event is the first to report a hanging transaction."""
@@ -124,6 +167,15 @@ class EventOutput:
         for row in rows:
             table.add_row(*(escape(row[str(column.header)]) for column in table.columns))
         return table
+
+
+def event_output(as_json: bool, log_format: LogFormat | None, announced: str | None = None) -> EventOutput | LogOutput:
+    """The output of a run: for people, or JSON on stdout, or a log on stderr; JSON and a log may be combined."""
+    from headrace.cli.log_output import LogOutput
+
+    if log_format is None:
+        return EventOutput(as_json, announced)
+    return LogOutput(log_format, as_json)
 
 
 def cells(name: str, line: StatusLine) -> dict[str, str]:
@@ -184,14 +236,17 @@ def _ago(moment: float | None) -> str:
 
 def sentence(event: Mapping[str, Any]) -> str:
     """Event as text."""
-    name, kind = event["pipeline"], event["event"]
+    name, kind = event["pipeline"] or "headrace", event["event"]
+    texts = {"received": received_text, "hot_store": hot_store_text, "source_file": source_file_text}
+    if kind in texts:
+        return texts[kind](event)
     if kind == "batch":
-        account = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
-        account += f" + filtered {event['filtered']:,}" + (
+        counts = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
+        counts += f" + filtered {event['filtered']:,}" + (
             f" + skipped {event['skipped']:,}" if event["skipped"] else ""
         )
         tables = plural(len(event["tables"]), "table")
-        return f"{name}: batch {event['batch']}: {account}; {tables}, {event['seconds']:.2f} s"
+        return f"{name}: batch {event['batch']}: {counts}; {tables}, {event['seconds']:.2f} s"
     if kind == "progress" and event.get("open_transaction"):
         return f"{name}: {transaction_text(event['open_transaction'])}"
     if kind == "retry":
@@ -200,22 +255,62 @@ def sentence(event: Mapping[str, Any]) -> str:
         return f"{name}: {event['error']}: {message} Retrying in {event['seconds']} s."
     if kind == "error":
         return f"{name}: stopped: {event['error']}. {event['message']} {event['hint']}".rstrip()
+    if kind == "state":
+        return f"{name}: {event['state']}" + (f": {event['reason']}" if event["reason"] else "")
+    if kind == "listening":
+        return f"{name}: receiving at {event['address']}"
     if kind == "recover":
-        unfinished = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
+        unfinished = f"batch {event['batch']}" if "batch" in event else f"replay {event['replay']}"
         return f"{name}: completing unfinished {unfinished}"
     if kind == "replay":
-        account = (
+        counts = (
             f"{plural(event['dead_letters'], 'dead letter')} = replayed {event['replayed']:,} + still dead "
             f"{event['still_dead']:,}"
         )
         tables = ", ".join(
             f"{plural(result['rows'], 'row')} into {path}" for path, result in sorted(event["tables"].items())
         )
-        return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
+        return f"{name}: replay {event['replay']}: {counts} + filtered {event['filtered']:,}; {tables or 'no rows'}"
     if kind == "maintenance":
         error = f"; {event['message']}" if event["state"] == "failed" else ""
         return f"{name}: {event['state']}: {maintenance_text(event)}{error}"
     return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"
+
+
+def source_file_text(event: Mapping[str, Any]) -> str:
+    """A file that needs attention; some of these events have no path."""
+    return ": ".join(part for part in (event["pipeline"], event["path"], event["message"]) if part)
+
+
+def received_text(event: Mapping[str, Any]) -> str:
+    """What a receiver has stored since it was started."""
+    text = f"{event['pipeline']}: received {plural(event['records'], 'record')}"
+    text += f" in {plural(event['requests'], 'request')}"
+    text += f", {event['duplicates']:,} repeated" if event["duplicates"] else ""
+    text += f", {event['full']:,} refused because there was no room" if event["full"] else ""
+    held = "waiting for Kafka" if event["destination"] == "kafka" else "spool"
+    return f"{text}; {held}: {plural(event['spool_records'], 'record')}, {plural(event['spool_bytes'], 'byte')}"
+
+
+def _is_frequent(event: Mapping[str, Any]) -> bool:
+    """Whether an event is one of each batch, for which the live display has figures."""
+    return (event["event"], event.get("state")) in (("batch", None), ("hot_store", "applied"))
+
+
+def hot_store_text(event: Mapping[str, Any]) -> str:
+    """What the hot store has written, or why it cannot."""
+    name = event["pipeline"]
+    if event["state"] == "failed":
+        where = f" of {event['table']}" if event["table"] else ""
+        return f"{name}: hot store{where}: {event['error']}: {event['message']} Retrying in {event['retry_in']:g} s."
+    if event["state"] == "recovered":
+        return f"{name}: hot store: has all commits again"
+    text = f"{name}: hot store {event['hot_table']}: {event['state']} {plural(event['rows'], 'row')}"
+    if event["state"] == "expired":
+        return text
+    text += f", removed {event['removed']:,}" if event["removed"] else ""
+    text += f", rejected {event['rejected']:,} (see headrace_rejected)" if event["rejected"] else ""
+    return f"{text} of version {event['version']}, {event['seconds']:.2f} s"
 
 
 def maintenance_text(action: Mapping[str, Any]) -> str:

@@ -95,6 +95,6 @@ def _print_row(row: Mapping[str, Any]) -> None:
     out = console()
     name_width = max(len(name) for name in row)
     for name, value in row.items():
-        line = f"  {cell(name):<{name_width}}  {cell(value)}"
+        line = f"  {cell(name):<{name_width}}  {'NULL' if value is None else cell(value)}"
         say(f"{line[: out.width - 1]}…" if out.is_terminal and len(line) > out.width else line)
     say("")

@@ -3,68 +3,193 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.cli.console import emit
-from headrace.cli.options import AsJson, SpecFiles, Wait
-from headrace.errors import plural
+from headrace.cli.console import say_progress
+from headrace.cli.exports import (
+    ExportPlaintext,
+    LineageNamespace,
+    LineageUrl,
+    Traces,
+    Webhook,
+    new_exports,
+    posting,
+)
+from headrace.cli.listen import (
+    ANY_PORT,
+    AllowedHosts,
+    Listen,
+    ListenCertificate,
+    ListenKey,
+    ListenOpen,
+    ListenPlaintext,
+    MetricsPrefix,
+    MetricsProfiles,
+    StatsdAddress,
+    WithConsole,
+    endpoint,
+    listen_options,
+    new_console,
+    statsd,
+)
+from headrace.cli.options import AsJson, LogFormatOption, SpecPaths, Wait, all_spec_files
+from headrace.cli.signals import Signals
+from headrace.errors import UsageError, plural
 
 if TYPE_CHECKING:
-    from headrace.serve.runner import RunResult
+    from headrace.serve.supervised_pipeline import RunResult
+    from headrace.spec import Spec
 
 STARTING = "Starting Spark…"
 
 
 def run(
-    spec_files: SpecFiles,
+    spec_files: SpecPaths,
     until: Annotated[
         str | None,
         typer.Option(help="`latest`: process the records available at the start, then exit.", metavar="latest"),
     ] = None,
     as_json: AsJson = False,
     wait: Wait = False,
+    listen: Listen = None,
+    listen_certificate: ListenCertificate = None,
+    listen_key: ListenKey = None,
+    listen_plaintext: ListenPlaintext = False,
+    listen_dangerously_open: ListenOpen = False,
+    allowed_host: AllowedHosts = None,
+    with_console: WithConsole = False,
+    metrics_profile: MetricsProfiles = None,
+    metrics_prefix: MetricsPrefix = None,
+    statsd_address: StatsdAddress = None,
+    webhook: Webhook = None,
+    traces: Traces = None,
+    lineage: LineageUrl = None,
+    lineage_namespace: LineageNamespace = "headrace",
+    export_plaintext: ExportPlaintext = False,
+    log_format: LogFormatOption = None,
+    restart: Annotated[
+        str | None,
+        typer.Option(
+            help="`on-failure`: start a pipeline again after errors that a restart may resolve, with backoff; the "
+            "default for several pipelines and for a directory. `never`: the default for one pipeline, and with "
+            "--until.",
+            metavar="on-failure|never",
+        ),
+    ] = None,
 ) -> None:
     """Stream records into tables.
 
-    Runs until stopped (Ctrl-C or SIGTERM), or until --until is reached.
+    Runs until stopped (Ctrl-C or SIGTERM), or until --until is reached. A directory is watched: pipelines follow the
+    changes of its spec files.
     """
-    if not as_json:
+    check_options(restart, until)
+    if not as_json and log_format is None:
         announce(until)
     with Signals() as signals:  # before the slow imports
-        from headrace.cli.output import EventOutput
+        from headrace.cli.import_config import print_findings
+        from headrace.cli.output import event_output
+        from headrace.pipeline.events import to_all
         from headrace.pipeline.spark_session import SharedSession
+        from headrace.serve.monitor import Monitor
+        from headrace.serve.redaction import Redaction
         from headrace.validate.load import load
 
-        specs = [spec for file in spec_files for spec in load(file)]
-        with EventOutput(as_json, announced=until is None) as output:
-            signals.say = output.say
-            shared = SharedSession(specs, signals.stop, output)
-            if until is None and not wait:
-                shared.prepare()  # before the slow imports; a drain first looks for new records
-            from headrace.serve.runner import run_all
+        given = {"--until": until, "--listen": listen, "--statsd": statsd_address, "--metrics-prefix": metrics_prefix}
+        on_import = partial(print_findings, options=[name for name, value in given.items() if value])
+        folder = watched_folder(spec_files, until)
+        specs = [] if folder else [spec for file in all_spec_files(spec_files) for spec in load(file, on_import)]
+        address = listen or (ANY_PORT if with_console else None)
+        options = listen_options(
+            address, listen_certificate, listen_key, listen_plaintext, listen_dangerously_open, allowed_host
+        )
+        redaction = Redaction()
+        exports = new_exports(webhook, traces, lineage, lineage_namespace, export_plaintext)
 
+        def on_add(spec: Spec) -> None:
+            redaction.add(spec)
+            exports.add(spec)
+
+        monitor = Monitor(specs, on_add=on_add)
+        console = new_console(with_console, options, monitor, redaction)
+        with event_output(as_json, log_format, None if until else STARTING) as output, ExitStack() as running:
+            profiles = metrics_profile or ()
+            url = running.enter_context(endpoint(options, monitor, profiles, metrics_prefix, console))
+            running.enter_context(statsd(statsd_address, monitor, metrics_prefix))
+            signals.say = output.say
+            if url is not None:
+                output.endpoint(url, has_console=with_console)
+            report = redaction.of(to_all(monitor, output, *exports.posters))
+            running.enter_context(posting(exports, report))
+            shared = SharedSession(specs, signals.stop, report)
+            if until is None and not wait and specs:
+                shared.prepare()  # before the slow imports; a drain first looks for new records
+            from headrace.serve.control_server import control_socket
+            from headrace.serve.health import health_figures
+            from headrace.serve.runner import Service, run_all
+
+            figures = partial(health_figures, monitor)
+            services: list[Service] = [lambda supervisor: control_socket(supervisor, report, figures, redaction.value)]
+            if console is not None:
+                services.append(console.control)
+            if folder is not None:
+                from headrace.serve.spec_folder import watch_folder
+
+                services.append(lambda supervisor: watch_folder(folder, supervisor, report))
             results = run_all(
-                specs, until=until, report=output, stop=signals.stop, wait=wait, abandon=signals.abandon, shared=shared
+                specs,
+                until=until,
+                report=report,
+                stop=signals.stop,
+                wait=wait,
+                abandon=signals.abandon,
+                shared=shared,
+                monitor=monitor,
+                restarts=restarts(restart, until, folder is not None or len(specs) > 1),
+                services=services,
             )
+        signals.finish()
         for result in results:
             event = summary_event(result)
-            emit(event) if as_json else output.say(summary_text(event))
+            output.end(event, summary_text(event))
         if signals.stop.is_set():
             leave(exit_code(results))
     if code := exit_code(results):
         raise typer.Exit(code)
 
 
+def check_options(restart: str | None, until: str | None) -> None:
+    """UsageError for an invalid `--until` or `--restart`."""
+    if until not in (None, "latest"):
+        raise UsageError(f"--until: invalid value: '{until}'.", hint="Use latest, or omit it to run continuously.")
+    if restart not in (None, "on-failure", "never"):
+        raise UsageError(f"--restart: invalid value: '{restart}'.", hint="Use on-failure or never.")
+    if restart == "on-failure" and until is not None:
+        raise UsageError("--restart on-failure cannot be used with --until.", hint="Omit one of them.")
+
+
+def restarts(restart: str | None, until: str | None, several: bool) -> bool:
+    """Whether pipelines start again after errors. One alone ends its process, which a service manager notices."""
+    return restart == "on-failure" or (restart is None and until is None and several)
+
+
+def watched_folder(paths: Sequence[Path], until: str | None) -> Path | None:
+    """The directory whose specs are watched; None for spec files, and with `--until`."""
+    folders = [path for path in paths if path.is_dir()]
+    if folders and len(paths) > 1:
+        raise UsageError(f"{folders[0]} is a directory, which must be the only argument.", hint="Omit the others.")
+    return folders[0] if folders and until is None else None
+
+
 def announce(until: str | None) -> None:
     """Print what happens first: a continuous run starts Spark; a drain starts it only if there are new records."""
-    _write(STARTING if until is None else "Checking for new records before starting Spark…")
+    say_progress(STARTING if until is None else "Checking for new records before starting Spark…")
 
 
 def exit_code(results: Sequence[RunResult]) -> int:
@@ -82,46 +207,6 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-class Signals:
-    """Signal handler: the first SIGTERM or Ctrl-C stops after the current batch, the second aborts the batch."""
-
-    def __init__(self) -> None:
-        self.stop, self.abandon = threading.Event(), threading.Event()
-        self.say: Callable[[str], None] = _write
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Signals:
-        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, *_: object) -> None:
-        if self.stop.is_set():
-            self.abandon.set()
-            return
-        self.stop.set()
-        self.say("Stopping after the current batch. Press Ctrl-C again to abort it.")
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
-@contextmanager
-def stops_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM or Ctrl-C."""
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def summary_event(result: RunResult) -> dict[str, Any]:
     """Summary of a run as JSON."""
     summary = result.summary
@@ -130,7 +215,7 @@ def summary_event(result: RunResult) -> dict[str, Any]:
         "pipeline": summary.pipeline,
         "stopped": result.error.name if result.error else None,
         "drained": summary.drained,
-        "abandoned": result.abandoned,
+        "aborted": result.aborted,
         "seconds": summary.seconds,
         "records_per_second": summary.rate,
         "batches": summary.batches,
@@ -149,7 +234,7 @@ def summary_text(event: dict[str, Any]) -> str:
     head += f"; {event['seconds']:,.1f} s"
     head += f", {event['records_per_second']:,} records/s" if event["records_per_second"] else ""
     head += "; not drained: records remain" if event["drained"] is False else ""
-    head += "; the current batch was aborted and will be completed by the next run" if event["abandoned"] else ""
+    head += "; the current batch was aborted and will be completed by the next run" if event["aborted"] else ""
     tables = [f"  {path}: {plural(rows, 'row')}" for path, rows in sorted(event["tables"].items())]
     reasons = [f"  dead letters, {reason}: {count:,}" for reason, count in sorted(event["reasons"].items())]
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]

@@ -8,14 +8,15 @@ import typer
 
 from headrace.cli.console import say_progress
 
-GROUPS = ("spark", "kafka", "s3", "s3proxy", "registry")
+GROUPS = ("spark", "kafka", "msk", "s3", "azure", "gcs", "s3proxy", "kdc", "registry")
 
 
 def setup(
     groups: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Groups to download: spark, kafka (embedded broker), s3, s3proxy and registry (tests).",
+            help="Groups to download: spark, kafka (embedded broker), msk (AWS MSK IAM), s3, azure, gcs, s3proxy, kdc "
+            "and registry (tests).",
             metavar="GROUPS",
         ),
     ] = None,
@@ -27,6 +28,13 @@ def setup(
             "Requires the groups spark and kafka.",
         ),
     ] = True,
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="Also build the archive of the Python environment that executors of a Spark cluster unpack.",
+        ),
+    ] = False,
 ) -> None:
     """Download dependencies in advance: Java and the pinned jars. Prepare a fast start of Spark.
 
@@ -49,3 +57,8 @@ def setup(
         from headrace.dev.warm_up import make_archives
 
         make_archives(progress=say_progress)
+    if pack:
+        from headrace.runtime.environment_archive import build_environment
+
+        path = build_environment(progress=say_progress)
+        say_progress(f"{path}: {path.stat().st_size / 1e6:.0f} MB")

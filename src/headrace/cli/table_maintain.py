@@ -10,7 +10,7 @@ import typer
 from headrace.cli.arguments import open_table
 from headrace.cli.confirm import confirmed
 from headrace.cli.console import say
-from headrace.cli.options import AsJson, DirectCommit, DryRun, TablePath, TableSpec, Timestamp, Version, Yes
+from headrace.cli.options import AsJson, DirectCommit, DryRun, TablePath, TableSpecFile, Timestamp, Version, Yes
 from headrace.cli.table_output import damage_event, print_damage, print_list, print_result, repair_fields
 from headrace.errors import UsageError, plural
 
@@ -24,14 +24,26 @@ def optimize(
         str | None, typer.Option(help="SQL predicate over partition columns; only matching partitions.")
     ] = None,
     target_size: Annotated[str | None, typer.Option(help="Target size of files, such as 128MB.")] = None,
+    min_file_size: Annotated[
+        str | None, typer.Option(help="Compact files below this size. Default: 75 % of the target size.")
+    ] = None,
+    max_file_size: Annotated[
+        str | None, typer.Option(help="Split files above this size, at least twice the target size.")
+    ] = None,
     z_order: Annotated[list[str] | None, typer.Option(help="Z-order column; repeatable.")] = None,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Compact small files into larger ones. Concurrent appends are allowed."""
     table = open_table(path, spec_file, direct_commit)
-    result = table.optimize(where, _size(target_size), z_order or ())
+    result = table.optimize(
+        where,
+        _size("target-size", target_size),
+        z_order or (),
+        min_file_size=_size("min-file-size", min_file_size),
+        max_file_size=_size("max-file-size", max_file_size),
+    )
     print_result("optimize", table.path, asdict(result), as_json)
 
 
@@ -43,7 +55,7 @@ def vacuum(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +78,7 @@ def vacuum(
 
 
 def checkpoint(
-    path: TablePath, spec_file: TableSpec = None, direct_commit: DirectCommit = False, as_json: AsJson = False
+    path: TablePath, spec_file: TableSpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
     """Write a checkpoint of the Delta log."""
     table = open_table(path, spec_file, direct_commit)
@@ -81,7 +93,7 @@ def repair(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +128,7 @@ def restore(
     version: Version = None,
     timestamp: Timestamp = None,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +156,7 @@ def restore(
 def drop(
     path: TablePath,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -160,10 +172,10 @@ def drop(
         print_result("drop", table.path, {"files": table.drop()}, as_json)
 
 
-def _size(text: str | None) -> int | None:
+def _size(option: str, text: str | None) -> int | None:
     from headrace.spec.units import size
 
     try:
         return None if text is None else size(text)
     except ValueError as expected:
-        raise UsageError(f"--target-size: invalid size: '{text}'.", hint=f"Specify {expected}.") from None
+        raise UsageError(f"--{option}: invalid size: '{text}'.", hint=f"Specify {expected}.") from None

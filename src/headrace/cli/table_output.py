@@ -89,7 +89,7 @@ def print_history(entries: Sequence[HistoryEntry]) -> None:
     rows = []
     for entry in entries:
         timestamp = entry.timestamp and entry.timestamp.isoformat(timespec="milliseconds")
-        batch = f"{entry.account['pipeline']} {entry.account['batch']}" if "pipeline" in entry.account else ""
+        batch = f"{entry.headrace['pipeline']} {entry.headrace['batch']}" if "pipeline" in entry.headrace else ""
         counts = _plain(entry.rows_written), _plain(entry.rows_after)
         rows.append((str(entry.version), timestamp, entry.operation, *counts, entry.user, batch))
     print_table(titles, rows, numbers=("version", "rows written", "rows after"))

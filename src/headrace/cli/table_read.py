@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.arguments import name_values, open_table, storage_profile
 from headrace.cli.console import emit, say_progress
-from headrace.cli.options import AsJson, DirectCommit, TablePath, TableSpec, Timestamp, Version
+from headrace.cli.options import AsJson, DirectCommit, TablePath, TableSpecFile, Timestamp, Version
 from headrace.cli.table_output import (
     info_fields,
     print_fields,
@@ -37,7 +37,7 @@ def list_tables(
     folder: Annotated[
         str, typer.Argument(metavar="DIRECTORY", help="Directory to search: a local path, or s3://bucket/path.")
     ],
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """List the Delta tables below a directory."""
@@ -53,7 +53,7 @@ def list_tables(
 
 
 def info(
-    path: TablePath, spec_file: TableSpec = None, direct_commit: DirectCommit = False, as_json: AsJson = False
+    path: TablePath, spec_file: TableSpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
     """Show the metadata of a table.
 
@@ -65,7 +65,7 @@ def info(
     print_result("info", table.path, fields, as_json) if as_json else print_fields(fields)
 
 
-def stats(path: TablePath, spec_file: TableSpec = None, as_json: AsJson = False) -> None:
+def stats(path: TablePath, spec_file: TableSpecFile = None, as_json: AsJson = False) -> None:
     """Show statistics of a table.
 
     Bytes, files, partitions, rows, small files and deletion vectors.
@@ -79,7 +79,7 @@ def stats(path: TablePath, spec_file: TableSpec = None, as_json: AsJson = False)
 def history(
     path: TablePath,
     limit: Annotated[int, typer.Option(help="Number of latest versions; 0 for all.", min=0)] = 20,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the versions of a table, newest first."""
@@ -93,7 +93,7 @@ def history(
     emit({"event": "summary", "versions": len(entries)})
 
 
-def metrics(path: TablePath, spec_file: TableSpec = None, as_json: AsJson = False) -> None:
+def metrics(path: TablePath, spec_file: TableSpecFile = None, as_json: AsJson = False) -> None:
     """Show the duration of operations, from the Delta log."""
 
     table = open_table(path, spec_file)
@@ -117,7 +117,7 @@ def query(
     timestamp: Timestamp = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Include soft-deleted rows.")] = False,
     vertical: Vertical = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show rows of a table, at any version."""
@@ -133,7 +133,7 @@ def sql(
     ] = None,
     limit: Limit = 100,
     vertical: Vertical = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a SELECT statement over one or more tables. Read-only."""
@@ -154,7 +154,7 @@ def changes(
     order_by: OrderBy = None,
     limit: Limit = 20,
     vertical: Vertical = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show row changes between versions (change data feed)."""

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.arguments import file_content, name_values, open_table, storage_profile
 from headrace.cli.confirm import confirmed
-from headrace.cli.options import AsJson, DirectCommit, PartitionBy, Properties, TablePath, TableSpec, Yes
+from headrace.cli.options import AsJson, DirectCommit, PartitionColumns, Properties, TablePath, TableSpecFile, Yes
 from headrace.cli.table_output import print_result
 from headrace.errors import UsageError, plural
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from headrace.table import Table
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Records: JSON lines or Parquet; - for stdin.")]
-Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
+_File = Annotated[str, typer.Argument(metavar="FILE", help="Records: JSON lines or Parquet; - for stdin.")]
+_Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the table from the records if it does not exist.")]
-Condition = Annotated[str, typer.Option(help="SQL predicate; matching rows.")]
+_Condition = Annotated[str, typer.Option(help="SQL predicate; matching rows.")]
 
 
 def insert(
     path: TablePath,
-    file: File,
+    file: _File,
     partition: Annotated[str | None, typer.Option(help="Partition of all records: a=x/b=y.")] = None,
     create: Create = False,
-    partition_by: PartitionBy = None,
+    partition_by: PartitionColumns = None,
     properties: Properties = None,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,12 +43,12 @@ def insert(
 
 def upsert(
     path: TablePath,
-    file: File,
+    file: _File,
     key: Annotated[list[str], typer.Option(help="Key column; repeatable.")],
     sequence_by: Annotated[
         str | None, typer.Option(help="Column that orders records of the same key; the highest value wins.")
     ] = None,
-    partition: Partition = None,
+    partition: _Partition = None,
     deduplicate: Annotated[
         bool,
         typer.Option(
@@ -57,10 +57,10 @@ def upsert(
         ),
     ] = True,
     create: Create = False,
-    partition_by: PartitionBy = None,
+    partition_by: PartitionColumns = None,
     properties: Properties = None,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,11 +73,11 @@ def upsert(
 
 def delete(
     path: TablePath,
-    where: Condition,
-    partition: Partition = None,
+    where: _Condition,
+    partition: _Partition = None,
     soft: Annotated[bool, typer.Option("--soft", help="Soft delete: set _deleted to true.")] = False,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -90,11 +90,11 @@ def delete(
 
 def update(
     path: TablePath,
-    where: Condition,
+    where: _Condition,
     values: Annotated[list[str], typer.Option("--set", help="Assignment as column=SQL expression; repeatable.")],
-    partition: Partition = None,
+    partition: _Partition = None,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:

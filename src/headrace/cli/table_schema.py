@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.arguments import file_content, name_values, open_table, storage_profile
 from headrace.cli.confirm import confirmed
-from headrace.cli.options import AsJson, DirectCommit, PartitionBy, Properties, TablePath, TableSpec, Yes
+from headrace.cli.options import AsJson, DirectCommit, PartitionColumns, Properties, TablePath, TableSpecFile, Yes
 from headrace.cli.table_output import print_list, print_result, print_schema_change
 from headrace.errors import UsageError
 
@@ -44,9 +44,9 @@ def create(
         typer.Option("--column", help="Column as 'name type', or 'name type!' for NOT NULL; repeatable."),
     ] = None,
     schema: SchemaFile = None,
-    partition_by: PartitionBy = None,
+    partition_by: PartitionColumns = None,
     properties: Properties = None,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty table. An existing table must have the same columns."""
@@ -66,7 +66,7 @@ def set_properties(
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(help="Property to remove; repeatable.")] = None,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
@@ -112,7 +112,7 @@ def update_schema(
     drop: Annotated[list[str] | None, typer.Option(help="Column to drop; requires the columnMapping feature.")] = None,
     schema: SchemaFile = None,
     yes: Yes = False,
-    spec_file: TableSpec = None,
+    spec_file: TableSpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:

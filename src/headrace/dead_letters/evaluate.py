@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.inference import Structure
 from headrace.delta.schema import DEAD_LETTERS
-from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome
+from headrace.ledger.replays import DEAD_LETTER_KEY, OUTCOMES, ReplayOutcome
 from headrace.plan.accounting import Counts
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
@@ -42,14 +43,14 @@ def evaluate_dead_letters(plan: Plan, dead_letters: pa.Table, number: int, at: d
     A branch gets the dead letters of its own tables alone. Those of no table, and of tables that the spec no longer
     has, go to the main branch: a branch always records the target table in a dead letter.
     """
-    result = plan.apply(records_of_dead_letters(dead_letters), _by_branch(plan.spec, dead_letters.column("table")))
+    result = plan.apply(records_of_dead_letters(dead_letters), _by_branch(plan.spec, dead_letters))
     return _evaluated(plan, dead_letters, result, number, at)
 
 
 def evaluate_in_parts(plan: Plan, dead_letters: pa.Table, number: int, at: datetime) -> Iterator[Evaluation]:
     """Apply a plan with known route schemas, in as many parts as memory needs."""
     start = 0
-    branches = _by_branch(plan.spec, dead_letters.column("table"))
+    branches = _by_branch(plan.spec, dead_letters)
     for result in plan.parts(records_of_dead_letters(dead_letters), branches):
         yield _evaluated(plan, dead_letters.slice(start, result.counts.read), result, number, at)
         start += result.counts.read
@@ -61,15 +62,23 @@ def _evaluated(plan: Plan, dead_letters: pa.Table, result: BatchResult, number: 
     return _PageEvaluation(plan, dead_letters, result).evaluation(number, at)
 
 
-def _by_branch(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
+def _by_branch(spec: Spec, dead_letters: pa.Table) -> dict[str, np.ndarray]:
     """Positions of the dead letters of each branch."""
-    uris = tables.combine_chunks().dictionary_encode(null_encoding="encode")
-    patterns = {branch.table.path: name for name, branch in spec.branch_specs().items()}
-    branches = [
-        patterns.get(uri) or (spec.route_of(uri or "") or RouteId()).branch for uri in uris.dictionary.to_pylist()
-    ]
-    branch_of = np.array(branches, object)[uris.indices.to_numpy()]
-    return {name: np.flatnonzero(branch_of == name) for name in patterns.values()}
+    outputs = spec.branch_specs()
+    patterns = {branch.table.path: name for name, branch in outputs.items()}
+    by_topic = {"", *(entry.name for entry in spec.topics)}  # of these, the topic of a record selects one
+
+    @cache
+    def branch_of(uri: str | None, topic: str) -> str:
+        branch = patterns.get(uri or "") or (spec.route_of(uri or "") or RouteId()).branch
+        if branch not in by_topic:
+            return branch
+        entry = spec.entry_of(topic)
+        return "" if entry is None else entry.name
+
+    pairs = zip(dead_letters["table"].to_pylist(), dead_letters["topic"].to_pylist(), strict=True)
+    branches = np.array([branch_of(*pair) for pair in pairs], object)
+    return {name: np.flatnonzero(branches == name) for name in outputs}
 
 
 class _PageEvaluation:
@@ -134,7 +143,7 @@ class _PageEvaluation:
         outcome, into, reason, detail = zip(*outcomes, strict=True) if outcomes else ((), (), (), ())
         count = len(outcomes)
         values = {
-            "plan": [number] * count,
+            "replay": [number] * count,
             "outcome": [each.value for each in outcome],
             "into": into,
             "reason": reason,
@@ -142,7 +151,7 @@ class _PageEvaluation:
             "spec": [self.plan.spec.digest] * count,
             "at": [at] * count,
         }
-        columns = [self.dead_letters.column(name) for name in LETTER]
+        columns = [self.dead_letters.column(name) for name in DEAD_LETTER_KEY]
         columns += [pa.array(column, OUTCOMES.field(name).type) for name, column in values.items()]
         return pa.table(columns, schema=OUTCOMES)
 

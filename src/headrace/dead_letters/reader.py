@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import Any
 
 import pyarrow as pa
@@ -20,13 +21,13 @@ from headrace.delta.schema import DEAD_LETTERS
 from headrace.delta.snapshot import open_at
 from headrace.engine import duck
 from headrace.errors import StorageUnreachable, TableFeature
-from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome, Replays
+from headrace.ledger.replays import DEAD_LETTER_KEY, OUTCOMES, ReplayOutcome, Replays
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
 
 _PAGE_ROWS = 8192
 _PAGE_BYTES = 64 * 1024 * 1024
-_SAME = " AND ".join(f"one.{duck.quote(name)} IS NOT DISTINCT FROM two.{duck.quote(name)}" for name in LETTER)
+_SAME = " AND ".join(f"one.{duck.quote(name)} IS NOT DISTINCT FROM two.{duck.quote(name)}" for name in DEAD_LETTER_KEY)
 _GROUP = ("reason", "step", "table")
 
 
@@ -93,13 +94,28 @@ class DeadLetters:
 
     def groups(self, selection: Selection) -> list[DeadLetterGroup]:
         """Unsettled dead letters by reason, step and table, most frequent first; only small columns are read."""
-        names = [*dict.fromkeys((*LETTER, *_GROUP, "detail"))]
+        names = [*dict.fromkeys((*DEAD_LETTER_KEY, *_GROUP, "detail"))]
         groups = _grouped(self._scan(names, selection.expression()), self._settled(), names)
         return [DeadLetterGroup(**row) for row in groups.to_pylist()]
 
+    def counts_by_step(self, ranges: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """Dead letters of offset ranges (as in a row of the ledger) by step, settled ones included."""
+        conditions = [
+            (pc.field("topic") == each["topic"])
+            & (pc.field("partition") == each["partition"])
+            & (pc.field("offset") >= each["from"])
+            & (pc.field("offset") < each["until"])
+            for each in ranges
+            if each["until"] > each["from"]
+        ]
+        counts: Counter[str] = Counter()
+        for page in self._scan(("step",), reduce(or_, conditions)) if conditions else ():
+            counts.update(page["step"].to_pylist())
+        return dict(counts)
+
     def sample(self, selection: Selection, count: int) -> pa.Table:
         """Up to `count` unsettled dead letters, from as many groups as possible, newest first."""
-        names = [*dict.fromkeys((*LETTER, *_GROUP))]
+        names = [*dict.fromkeys((*DEAD_LETTER_KEY, *_GROUP))]
         keys = _spread(self._scan(names, selection.expression()), self._settled(), names, count)
         offsets = pc.field("offset").isin(keys["offset"].combine_chunks().unique())
         pages = [page.take(_matching("SEMI", page, keys)) for page in self._scan(DEAD_LETTERS.names, offsets)]
@@ -121,8 +137,8 @@ class DeadLetters:
         for row in rows:
             row["columns"] = {name: row.pop(name) for name in list(row) if name not in DEAD_LETTERS.names}
             row["outcomes"] = sorted(
-                (outcome for outcome in outcomes if all(outcome[name] == row[name] for name in LETTER)),
-                key=lambda outcome: outcome["plan"],
+                (outcome for outcome in outcomes if all(outcome[name] == row[name] for name in DEAD_LETTER_KEY)),
+                key=lambda outcome: outcome["replay"],
             )
         return sorted(rows, key=lambda row: row["rejected_at"])
 
@@ -134,8 +150,8 @@ class DeadLetters:
     def _settled(self) -> pa.Table:
         """Keys of the dead letters whose outcome is final."""
         final = pc.field("outcome") != ReplayOutcome.STILL_DEAD.value
-        schema = pa.schema([OUTCOMES.field(name) for name in LETTER])
-        pages = list(_batches(self._outcomes, OUTCOMES, LETTER, final))
+        schema = pa.schema([OUTCOMES.field(name) for name in DEAD_LETTER_KEY])
+        pages = list(_batches(self._outcomes, OUTCOMES, DEAD_LETTER_KEY, final))
         return pa.concat_tables(pages) if pages else schema.empty_table()
 
 
@@ -186,9 +202,9 @@ def _split(page: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
 
 def _matching(join: str, page: pa.Table, others: pa.Table) -> pa.Array:
     """Positions of the dead letters that are among others (SEMI join), or that are not (ANTI join)."""
-    numbered = page.select(LETTER).append_column("nth", pa.array(range(len(page)), pa.int64()))
+    numbered = page.select(DEAD_LETTER_KEY).append_column("nth", pa.array(range(len(page)), pa.int64()))
     sql = f"SELECT nth FROM page AS one {join} JOIN others AS two ON {_SAME} ORDER BY nth"  # noqa: S608 our own names
-    return duck.query(sql, page=numbered, others=others.select(LETTER))["nth"].combine_chunks()
+    return duck.query(sql, page=numbered, others=others.select(DEAD_LETTER_KEY))["nth"].combine_chunks()
 
 
 def _reader(pages: Iterable[pa.Table], names: Sequence[str]) -> pa.RecordBatchReader:
@@ -197,7 +213,7 @@ def _reader(pages: Iterable[pa.Table], names: Sequence[str]) -> pa.RecordBatchRe
 
 
 def _grouped(pages: Iterable[pa.Table], settled: pa.Table, names: Sequence[str]) -> pa.Table:
-    shown = ", ".join(f"{duck.quote(name)} := one.{duck.quote(name)}" for name in (*LETTER, "detail"))
+    shown = ", ".join(f"{duck.quote(name)} := one.{duck.quote(name)}" for name in (*DEAD_LETTER_KEY, "detail"))
     sql = f"""
         SELECT reason, step, "table", count(*) AS count, min(rejected_at) AS first, max(rejected_at) AS last,
                arg_max(struct_pack({shown}), rejected_at) AS sample
@@ -208,7 +224,7 @@ def _grouped(pages: Iterable[pa.Table], settled: pa.Table, names: Sequence[str])
 
 
 def _spread(pages: Iterable[pa.Table], settled: pa.Table, names: Sequence[str], count: int) -> pa.Table:
-    columns = ", ".join(f"one.{duck.quote(name)}" for name in LETTER)
+    columns = ", ".join(f"one.{duck.quote(name)}" for name in DEAD_LETTER_KEY)
     sql = f"""
         SELECT {columns} FROM pages AS one ANTI JOIN settled AS two ON {_SAME}
         ORDER BY row_number() OVER (PARTITION BY reason, step, "table" ORDER BY rejected_at DESC, "offset" DESC),

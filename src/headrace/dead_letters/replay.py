@@ -1,4 +1,4 @@
-"""Replay dead letters through the current spec, exactly once: a pipeline whose batches are replay plans."""
+"""Replay dead letters through the current spec, exactly once: a pipeline whose batches are replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.delta.actions import as_file
 from headrace.delta.receipt import Receipt
 from headrace.delta.rows import read_rows
 from headrace.delta.staged_file import StagedFile
-from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
+from headrace.ledger.replays import OUTCOMES, Replays, without_duplicate_rows, writer
 from headrace.pipeline.cleanup import purge_dead_letters
 from headrace.pipeline.deduplicate import PLACE
 from headrace.pipeline.events import Report, Summary
@@ -48,20 +48,25 @@ def replay(
     report: Report = lambda event: None,
     stop: threading.Event | None = None,
     wait: bool = False,
+    shared: SharedSession | None = None,
 ) -> Summary:
-    """Finish an open plan, then replay the selected dead letters; LeaseHeld while the pipeline runs."""
-    shared = SharedSession([spec])
-    replaying = ReplayPipeline(spec, shared.get, selection or Selection(), report=report, stop=stop)
+    """Finish an open replay, then replay the selected dead letters; LeaseHeld while the pipeline runs.
+
+    `shared`: a session for tables that need Spark, which stays open.
+    """
+    own = shared or SharedSession([spec])
+    replaying = ReplayPipeline(spec, own.get, selection or Selection(), report=report, stop=stop)
     try:
         with replaying.take_lease(wait):
             return replaying.run()
     finally:
         replaying.source.close()
-        shared.close()
+        if shared is None:
+            own.close()
 
 
 def purge(spec: Spec, before: date) -> Purge:
-    """Delete the dead letters of the days before; an open batch or plan is finished first."""
+    """Delete the dead letters of the days before; an open batch or replay is finished first."""
     shared = SharedSession([spec])
     replaying = ReplayPipeline(spec, shared.get, Selection())
     pipeline = Pipeline(spec, shared.get, recovery=replaying.recovery)
@@ -83,7 +88,7 @@ def purge(spec: Spec, before: date) -> Purge:
 class ReplayPipeline(Pipeline):
     """A pipeline that reads dead letters, commits under its own app id and records their outcomes."""
 
-    unit = "plan"
+    unit = "replay"
 
     def __init__(
         self,
@@ -103,13 +108,13 @@ class ReplayPipeline(Pipeline):
         self._planned: float = math.inf
 
     def open_ledger(self) -> Replays:
-        """Open the plans and outcomes."""
+        """Open the replays and their outcomes."""
         self.ledger = ledger = Replays.open(self.state, self.writer)
         self.open_tables()
         return ledger
 
     def _attempt(self) -> None:
-        """Finish the open plan, then run one; after a retry, the open plan was that one."""
+        """Finish the open replay, then run one; after a retry, the open replay was that one."""
         self.open_ledger()
         self.finish_open_batch()
         if self.ledger.batch < self._planned:
@@ -131,7 +136,7 @@ class ReplayPipeline(Pipeline):
         self._planned = number
         self.execute(intent)
 
-    def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
+    def stage(self, records: Any, batch: int, now: datetime) -> list[Manifest]:
         """Evaluate the dead letters page by page; stage rows, outcomes and new dead letters."""
         limits = self.spec.limits
         stager = Stager(
@@ -148,7 +153,7 @@ class ReplayPipeline(Pipeline):
 
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
         plan = Plan(self.spec, self.tables.schemas, now=lambda: now)
-        layouts, letters = self.tables.layouts(batch), self.tables.dead_letter_layout()
+        layouts, dead_letter_layout = self.tables.layouts(batch), self.tables.dead_letter_layout()
         outcomes = self._outcome_layout()
         counts, discovered = Counts(), dict[RouteId, Structure]()
         pages = self.dead_letters.pages(self.selection, self._version)
@@ -159,7 +164,7 @@ class ReplayPipeline(Pipeline):
             counts = counts + part.counts
             for route, rows in part.tables.items():
                 stager.add(layouts[route], rows)
-            stager.add(letters, part.dead_letters)
+            stager.add(dead_letter_layout, part.dead_letters)
             stager.add(outcomes, part.outcomes)
             faults.reach(faults.Point.DURING_STAGING)
         if discovered:
@@ -193,7 +198,7 @@ class ReplayPipeline(Pipeline):
         }
         try:
             for item in self._outcomes:
-                stager.add(layout, without_doubles(read_rows(store, as_file(item), OUTCOMES, ()), duplicates))
+                stager.add(layout, without_duplicate_rows(read_rows(store, as_file(item), OUTCOMES, ()), duplicates))
             staged = stager.finish()
         except BaseException:
             stager.abandon()
@@ -204,26 +209,26 @@ class ReplayPipeline(Pipeline):
     def _outcome_layout(self) -> FileLayout:
         return FileLayout(self.state.child(Replays.folder).uri, OUTCOMES)
 
-    def missing(self, begun: Intent) -> list[str]:
+    def missing(self, intent: Intent) -> list[str]:
         """Staged files, those of outcomes included, that were deleted before they were committed."""
-        files = begun.replay.files if begun.replay else ()
+        files = intent.replay.files if intent.replay else ()
         gone = [f"{each.table}/{each.path}" for each in files if not Store(each.table, self.profile).exists(each.path)]
-        return super().missing(begun) + gone
+        return super().missing(intent) + gone
 
-    def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
-        """Evaluate the dead letters of a plan again with its own spec; `held`: parts that tables have already."""
-        replayed = begun.replay
+    def restage(self, intent: Intent, committed_tables: Sequence[TableIntent] = ()) -> Intent:
+        """Evaluate the dead letters of a replay again with its own spec; committed tables keep their parts."""
+        replayed = intent.replay
         assert replayed is not None  # noqa: S101
         since = datetime.fromisoformat(replayed.since) if replayed.since else None
         selection = Selection(replayed.reasons, replayed.tables, since)
-        spec = parse_intent_spec(begun.spec, self.spec.base)
+        spec = parse_intent_spec(intent.spec, self.spec.base)
         old = ReplayPipeline(spec, lambda: self.spark, selection, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, replayed.version
         tables = old.open_tables()
         tables.open()
-        tables.keep_planned(held)
-        manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
-        return old.intend(begun.batch, (), manifests, begun.started, runs)
+        tables.keep_planned(committed_tables)
+        manifests, runs = old.discover_and_stage(None, intent.batch, intent.started)
+        return old.intend(intent.batch, (), manifests, intent.started, runs)
 
     def _report_batch(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         self.report(_replay_event(self.spec.pipeline, intent, receipts))
@@ -251,7 +256,7 @@ def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) ->
     return {
         "event": "replay",
         "pipeline": pipeline,
-        "plan": intent.batch,
+        "replay": intent.batch,
         **replay_counters(intent.counts),
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.decode.byte_scan import Numbers
+from headrace.decode.byte_scan import Mask, Numbers
 from headrace.decode.inference import Structure, merge_inferred
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
@@ -23,6 +24,9 @@ NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 DETAIL = 512  # maximum characters of a detail
 NAMES = 200  # ignored fields that are counted by name, and maximum characters of a name
 UNTOLD = "…"  # name of all other ignored fields together
+REASONS = tuple(Reason)
+CODES = {reason: np.uint8(code) for code, reason in enumerate(REASONS)}
+ReasonCodes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +46,115 @@ LIMITS = DecodeLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Rejects:
-    """Values that could not be decoded: position, reason and detail, as columns of equal length."""
+class RejectColumns:
+    """Position, reason and detail of rejects as columns: rejecting a million records must not take a million calls."""
 
-    index: list[int] = field(default_factory=list)
-    reason: list[Reason] = field(default_factory=list)
-    detail: list[str] = field(default_factory=list)
+    index: Numbers
+    reason: ReasonCodes  # positions in REASONS
+    detail: pa.StringArray
 
     def __len__(self) -> int:
         return len(self.index)
 
+    def take(self, at: Numbers) -> RejectColumns:
+        """The rejects at these places."""
+        return RejectColumns(self.index[at], self.reason[at], self.detail.take(pa.array(at)))
+
+
+class Rejects:
+    """Values that could not be decoded: position, reason and detail, in the order in which they were added."""
+
+    __slots__ = ("_added", "_columns")
+
+    def __init__(self, index: Iterable[int] = (), reason: Iterable[Reason] = (), detail: Iterable[str] = ()) -> None:
+        self._columns = _NO_REJECTS
+        # Added one by one, after the columns.
+        self._added = [(at, why, what[:DETAIL]) for at, why, what in zip(index, reason, detail, strict=True)]
+
+    @classmethod
+    def of(cls, columns: RejectColumns) -> Rejects:
+        """Rejects that are columns already."""
+        rejects = cls()
+        rejects._columns = columns
+        return rejects
+
+    @property
+    def columns(self) -> RejectColumns:
+        """All rejects as columns."""
+        if self._added:
+            self._columns = _joined([self._columns, _as_columns(self._added)])
+            self._added = []
+        return self._columns
+
+    @property
+    def index(self) -> list[int]:
+        """All positions."""
+        positions: list[int] = self.columns.index.tolist()
+        return positions
+
+    @property
+    def reason(self) -> list[Reason]:
+        """The reason of each."""
+        return [REASONS[code] for code in self.columns.reason.tolist()]
+
+    @property
+    def detail(self) -> list[str]:
+        """The detail of each."""
+        details: list[str] = self.columns.detail.to_pylist()
+        return details
+
+    def __len__(self) -> int:
+        return len(self._columns) + len(self._added)
+
     def __iter__(self) -> Iterator[tuple[int, Reason, str]]:
         return zip(self.index, self.reason, self.detail, strict=True)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rejects) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Rejects({list(self)})"
+
     def add(self, index: int, reason: Reason, detail: str) -> None:
         """Add a reject; the detail is cut to its limit."""
-        self.index.append(index)
-        self.reason.append(reason)
-        self.detail.append(detail[:DETAIL])
+        self._added.append((index, reason, detail[:DETAIL]))
 
-    def add_all(self, index: Iterable[int], reason: Reason, detail: str) -> None:
-        """Add many positions with the same reason and detail."""
-        for position in index:
-            self.add(int(position), reason, detail)
+    def add_all(self, index: Iterable[int] | Numbers, reason: Reason, detail: str | pa.StringArray) -> None:
+        """Add many positions with the same reason, and the same detail or one for each."""
+        positions = np.asarray(index if isinstance(index, np.ndarray) else list(index), np.int64)
+        if not len(positions):
+            return
+        details = pa.repeat(detail[:DETAIL], len(positions)) if isinstance(detail, str) else _cut(detail)
+        self.join(Rejects.of(RejectColumns(positions, np.full(len(positions), CODES[reason]), details)))
 
     def join(self, others: Rejects, at: Numbers | None = None) -> None:
         """Add other rejects; `at` maps their positions to positions in the input."""
-        self.index.extend(others.index if at is None else at[others.index].tolist())
-        self.reason.extend(others.reason)
-        self.detail.extend(others.detail)
+        if not len(others):
+            return
+        more = others.columns
+        if at is not None:
+            more = RejectColumns(at[more.index], more.reason, more.detail)
+        self._columns = _joined([self.columns, more])
+
+    def has(self, reason: Reason) -> bool:
+        """Whether any has the reason."""
+        return bool((self.columns.reason == CODES[reason]).any())
+
+    def among(self, reasons: Collection[Reason]) -> Numbers:
+        """Positions of the rejects with one of the reasons."""
+        return self.columns.index[self._having(reasons)]
+
+    def counts(self) -> dict[Reason, int]:
+        """Number of rejects by reason."""
+        counts = np.bincount(self.columns.reason, minlength=len(REASONS)).tolist()
+        return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
     def firsts(self) -> Rejects:
         """Only the first reject of each position."""
-        known: dict[int, tuple[Reason, str]] = {}
-        for position, reason, detail in self:
-            known.setdefault(position, (reason, detail))
-        return Rejects([*known], [reason for reason, _ in known.values()], [detail for _, detail in known.values()])
+        _, first = np.unique(self.columns.index, return_index=True)
+        return self if len(first) == len(self) else self.at(np.sort(first))
 
     def and_then(self, more: Rejects) -> Rejects:
         """These rejects and others, ascending by position; the first reject of a position wins."""
@@ -88,18 +165,45 @@ class Rejects:
 
     def without(self, reason: Reason) -> Rejects:
         """Without the rejects of one reason."""
-        kept = Rejects()
-        for index, why, detail in self:
-            if why is not reason:
-                kept.add(index, why, detail)
-        return kept
+        return self.at(np.flatnonzero(~self._having([reason]))) if self.has(reason) else self
 
     def in_order(self) -> Rejects:
         """Sorted by position."""
-        order = sorted(range(len(self)), key=self.index.__getitem__)
-        return Rejects(
-            [self.index[at] for at in order], [self.reason[at] for at in order], [self.detail[at] for at in order]
-        )
+        index = self.columns.index
+        return self if (np.diff(index) >= 0).all() else self.at(np.argsort(index, kind="stable"))
+
+    def at(self, places: Numbers) -> Rejects:
+        """The rejects at these places of the columns."""
+        return Rejects.of(self.columns.take(places))
+
+    def _having(self, reasons: Collection[Reason]) -> Mask:
+        mask: Mask = np.isin(self.columns.reason, [CODES[reason] for reason in reasons])
+        return mask
+
+
+_NO_REJECTS = RejectColumns(np.zeros(0, np.int64), np.zeros(0, np.uint8), pa.array([], pa.string()))
+
+
+def _as_columns(rejects: list[tuple[int, Reason, str]]) -> RejectColumns:
+    index, reasons, details = zip(*rejects, strict=True)
+    codes = np.array([CODES[reason] for reason in reasons], np.uint8)
+    return RejectColumns(np.array(index, np.int64), codes, pa.array(details, pa.string()))
+
+
+def _joined(parts: list[RejectColumns]) -> RejectColumns:
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else _NO_REJECTS
+    return RejectColumns(
+        np.concatenate([part.index for part in filled]),
+        np.concatenate([part.reason for part in filled]),
+        pa.concat_arrays([part.detail for part in filled]),
+    )
+
+
+def _cut(details: pa.StringArray) -> pa.StringArray:
+    longest = pc.max(pc.binary_length(details)).as_py() or 0
+    return pc.utf8_slice_codeunits(details, 0, DETAIL) if longest > DETAIL else details
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +242,29 @@ class TypedDecoder(Protocol):
 
 
 @runtime_checkable
+class TopicDecoder(Protocol):
+    """A format in which the topic of a record tells what its value is."""
+
+    def decode_of_topics(self, values: pa.BinaryArray, topics: pa.StringArray) -> Decoded:
+        """Decode a column of values to typed rows and rejects; `topics` has the topic of each."""
+        ...
+
+
+@runtime_checkable
 class SchemaPredictor(Protocol):
     """A format that can predict from a registry schema how its records are decoded."""
 
     def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
+        ...
+
+
+@runtime_checkable
+class NewFieldFinder(Protocol):
+    """A format that can tell the new fields of several owners of values at once."""
+
+    def new_fields(self, values: pa.BinaryArray, owner: Numbers) -> dict[int, Structure]:
+        """By owner, what `evolve` would add for its values, which are all good; `owner` has the one of each value."""
         ...
 
 

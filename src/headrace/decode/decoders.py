@@ -39,6 +39,7 @@ FORMATS: Mapping[str, str] = {
     "raw": "headrace.decode.plain",
     "protobuf": "headrace.decode.protobuf.decoder",
     "msgpack": "headrace.decode.msgpack.decoder",
+    "otlp": "headrace.decode.otlp.decoder",
 }
 
 

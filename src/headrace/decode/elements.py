@@ -20,13 +20,12 @@ import pyarrow.compute as pc
 from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, join_rejects, limit_names
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.inference import Structure, merge_inferred, struct
-from headrace.decode.input import without_bom
 from headrace.decode.json.exact import ExactReader
 from headrace.decode.json.strict import Parser
 from headrace.decode.json.template import Path
 from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.payload_field import json_field
-from headrace.decode.rescue import RescuableDecoder
+from headrace.decode.rescue import RescuableDecoder, texts_at
 from headrace.decode.scalars import describe
 from headrace.decode.unpack import UnpackedValues
 from headrace.decode.unpack import json_elements as split
@@ -94,7 +93,7 @@ class ElementsDecoder:
         decoded = self._decode_in_parts(values) if self._often else self._decode(values)
         kept = [bools(column.combine_chunks().is_valid()) for column in decoded.rows.columns[-2:]]
         self._often = _OFTEN * int((kept[0] | kept[1]).sum()) > len(values)
-        texts = self._layout.with_message(decoded.rows, lambda: self._clean.messages(_texts(values, decoded.index)))
+        texts = self._layout.with_message(decoded.rows, lambda: self._clean.messages(texts_at(values, decoded.index)))
         return replace(decoded, rows=texts)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
@@ -149,7 +148,7 @@ class ElementsDecoder:
         decoded = self._each.decode(wrapped)
         rejects = self._refused(texts, there, pieces, decoded.rejects)
         good = np.ones(len(texts), bool)
-        good[rejects.index] = False
+        good[rejects.columns.index] = False
         kept, rows = good[owner], decoded.rows.filter(pa.array(good[owner[decoded.index.to_numpy()]]))
         unknown = decoded.unknown
         if unknown and not kept.all():
@@ -211,7 +210,3 @@ def _as_elements(rows: pa.Table, kind: pa.DataType, null: pa.BooleanArray) -> pa
     if not pa.types.is_struct(kind.value_type):
         return next(iter(columns))
     return pa.StructArray.from_arrays(list(columns), fields=list(kind.value_type), mask=null)
-
-
-def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:
-    return without_bom(values.take(index)).cast(pa.string())

@@ -241,8 +241,15 @@ def holds_double(structure: Structure) -> bool:
 
 
 def merge_all(structures: Iterable[Structure]) -> Structure:
-    """Merge several structures."""
-    return reduce(merge_inferred, structures, {})
+    """Merge several structures.
+
+    They are merged in pairs: one after the other, n structures with different fields would copy n²/2 fields.
+    """
+    merged = list(structures)
+    while len(merged) > 1:
+        rest = merged[len(merged) // 2 * 2 :]
+        merged = [*map(merge_inferred, merged[::2], merged[1::2]), *rest]
+    return merge_inferred({}, merged[0]) if merged else {}
 
 
 def merge_inferred(one: Structure, two: Structure) -> Structure:

@@ -61,11 +61,6 @@ def is_there(values: pa.Array) -> Mask:
     return bools(values.is_valid())
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def list_elements(values: pa.Array) -> tuple[pa.Array, Numbers]:
     """All elements of lists, and the position of each element's list."""
     return values.flatten(), pc.list_parent_indices(values).to_numpy(zero_copy_only=False).astype(np.int64)

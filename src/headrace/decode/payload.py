@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.decode.payload_field import PayloadField, Rescue, payload_field, payload_fields
 from headrace.errors import UsageError
+from headrace.spec.table import Coerce
 
 Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
@@ -25,11 +26,7 @@ class PayloadNode:
     default: str | None = None  # JSON text
     children: dict[str, PayloadNode] = field(default_factory=dict)  # of an object by key; of a list or map under "*"
     open: bool = False  # unknown keys of the object are not new fields of the table
-
-    @property
-    def inner(self) -> list[str]:
-        """The keys that have known keys below."""
-        return [key for key, child in self.children.items() if child.children]
+    coerce: str = ""  # a leaf that takes other values, too: `text`, or the unit of a time that is a number or text
 
 
 _SKIPPED = PayloadNode("skip")
@@ -183,7 +180,19 @@ def node_of(item: pa.Field) -> PayloadNode:
     if spec.json_text:
         return PayloadNode("json", item.type, item.nullable, default=spec.default)
     kind, children = _below(item.type, spec.unit)
-    return PayloadNode(kind, item.type, item.nullable, spec.unit, spec.default, children)
+    node = PayloadNode(kind, item.type, item.nullable, spec.unit, spec.default, children)
+    return node if spec.coerce is None else _coerced(node, spec.coerce)
+
+
+def _coerced(node: PayloadNode, coerce: Coerce) -> PayloadNode:
+    """The node with its leaves coerced, except those that are read in another way."""
+    if node.children:
+        return replace(node, children={key: _coerced(child, coerce) for key, child in node.children.items()})
+    if node.kind != "leaf" or node.unit:
+        return node
+    text, moment = pa.types.is_string(node.type), pa.types.is_timestamp(node.type) and node.type.tz is not None
+    how = "text" if text and coerce.string else coerce.timestamp if moment and coerce.timestamp else ""
+    return replace(node, coerce=how)
 
 
 def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, PayloadNode]]:

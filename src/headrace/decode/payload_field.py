@@ -7,14 +7,14 @@ reads a field's metadata and `PayloadField.to_arrow` writes it. No other module 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, cast
 
 import pyarrow as pa
 
 from headrace.delta.schema import RESCUED
-from headrace.spec.table import ColumnSpec
+from headrace.spec.table import Coerce, ColumnSpec
 from headrace.spec.types import TIMESTAMP_NTZ, parse_type
 
 Rescue = Literal["", "field", "type", "elements"]
@@ -25,6 +25,7 @@ _UNIT, _DEFAULT = b"headrace.unit", b"headrace.default"
 _RESCUE, _ELEMENTS_OF, _RESCUED = b"headrace.rescue", b"headrace.elements_of", b"headrace.rescued"
 _SKIPPED, _EXPLODED, _CHANGE = b"headrace.skipped", b"headrace.exploded", b"headrace.change"
 _MESSAGE, _RECORD, _OPTIONAL = b"headrace.message", b"headrace.record", b"headrace.optional"
+_COERCE = b"headrace.coerce"
 _JSON_TEXT, _MASKED_TYPE = b"headrace.json", b"headrace.read"  # stored with a Delta table's columns
 _TABLE_KEYS = (_JSON_TEXT, _MASKED_TYPE, b"comment")
 
@@ -58,6 +59,7 @@ class PayloadField:
     message: MessageScope | None = None  # the whole message as JSON text, for expressions
     record: bool = False  # of exploded rows: the record of each row
     optional: bool = False  # an envelope's column that a table has only if declared
+    coerce: Coerce | None = None  # text and timestamps of the column take values of other types, too
     masked_type: str = ""  # of a masked column: the type of its values in the records
     other: Mapping[bytes, bytes] = field(default_factory=dict)  # other metadata, e.g. Delta's
 
@@ -93,6 +95,7 @@ class PayloadField:
             _MESSAGE: json.dumps(asdict(self.message)) if self.message else "",
             _RECORD: "true" if self.record else "",
             _OPTIONAL: "true" if self.optional else "",
+            _COERCE: self.coerce.model_dump_json() if self.coerce else "",
             _MASKED_TYPE: self.masked_type,
         }
         metadata = {**self.other, **{key: text.encode() for key, text in texts.items() if text}}
@@ -124,6 +127,7 @@ def payload_field(item: pa.Field) -> PayloadField:
         message=MessageScope(message["open"], tuple(message["skipped"])) if message else None,
         record=_RECORD in texts,
         optional=_OPTIONAL in texts,
+        coerce=Coerce.model_validate_json(texts[_COERCE]) if _COERCE in texts else None,
         masked_type=texts.get(_MASKED_TYPE, ""),
         other={key: value for key, value in metadata.items() if not key.startswith(_PREFIX)},
     )
@@ -147,6 +151,17 @@ def declared_field(column: ColumnSpec) -> pa.Field:
         json_text=bool(column.json_text),
         rescued=wrong_type == "rescue" if wrong_type else None,
     ).to_arrow()
+
+
+def coerced_field(item: pa.Field, coerce: Coerce, declared: Collection[str]) -> pa.Field:
+    """The field with its text and timestamps coerced; a column with inferred JSON text becomes one with text.
+
+    A declared column with `json` or `unit` is not changed, nor is one in which a table has JSON text.
+    """
+    spec = payload_field(item)
+    if not spec.is_column or spec.unit or (spec.json_text and (item.name in declared or not coerce.string)):
+        return item
+    return replace(spec, coerce=coerce, json_text=False).to_arrow()
 
 
 def json_field(name: str, nullable: bool = True) -> pa.Field:

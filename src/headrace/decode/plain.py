@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects
-from headrace.decode.byte_scan import Mask, Numbers, bools
+from headrace.decode.byte_scan import Numbers, matches
 from headrace.decode.input import sized, spread, texts_of
 from headrace.decode.json.decoder import bound_errors
 from headrace.decode.payload import payload_schema_of
@@ -99,11 +99,11 @@ def _big_endian(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[
 
 def _decimal_text(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
     texts, at = texts_of(values, at, rejects)
-    fit = _matches(texts, _INTEGER)
+    fit = matches(texts, _INTEGER)
     for position in np.flatnonzero(~fit).tolist():
         text = texts[position].as_py()
         reason = Reason.OVERFLOW if _is_integer(text) else Reason.TYPE
-        rejects.add(int(at[position]), reason, f"expected a whole number of 64 bits as text, saw {describe(text)}")
+        rejects.add(int(at[position]), reason, f"expected a 64-bit integer as text, saw {describe(text)}")
     kept, at = texts.filter(pa.array(fit)), at[fit]
     try:
         return pa.table({"value": kept.cast(pa.int64())}), at
@@ -124,15 +124,11 @@ def _as_objects(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
     kept, at, rejects = sized(values, limits)
     texts, at = texts_of(kept, at, rejects)
     texts = pc.utf8_trim(texts, " \t\r\n")
-    fit = _matches(texts, _NUMBER)
+    fit = matches(texts, _NUMBER)
     for position in np.flatnonzero(~fit).tolist():
         rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {describe(texts[position].as_py())}")
     objects = pc.binary_join_element_wise(_BEFORE, texts.filter(pa.array(fit)), _AFTER, "")
     return UnpackedValues(objects.cast(pa.binary()), at[fit], rejects)
-
-
-def _matches(texts: pa.StringArray, pattern: str) -> Mask:
-    return bools(pc.match_substring_regex(texts, pattern))
 
 
 def string_decoder(

@@ -172,7 +172,7 @@ class RescuingDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a column of values to typed rows and rejects."""
         decoded = self._decode(values)
-        rows = self._layout.with_message(decoded.rows, lambda: self._inner.messages(_texts(values, decoded.index)))
+        rows = self._layout.with_message(decoded.rows, lambda: self._inner.messages(texts_at(values, decoded.index)))
         return replace(decoded, rows=rows)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
@@ -254,7 +254,7 @@ class RescuingDecoder:
         """Add the new fields of rescued rows, unless the contract rescues these; and details for rows with too many."""
         with_new = [position for row, position in zip(rows, at, strict=True) if row.new_fields]
         if self._new_field == "evolve" and with_new:
-            more, wide = self._inner.unknown(_texts(values, pa.array(with_new)))
+            more, wide = self._inner.unknown(texts_at(values, pa.array(with_new)))
             unknown = merge_inferred(decoded.unknown, more) if decoded.unknown and more else more or decoded.unknown
             return replace(decoded, unknown=unknown), {with_new[nth]: detail for nth, detail in wide.items()}
         if self._new_field in ("ignore", "rescue") and with_new:
@@ -265,5 +265,6 @@ class RescuingDecoder:
         return decoded, {}
 
 
-def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:
+def texts_at(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:
+    """The values at some positions, as text."""
     return without_bom(values.take(index)).cast(pa.string())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 from math import isinf
 from typing import Any
 
@@ -23,7 +24,7 @@ from headrace.engine import decimals, duck
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
 
-_SHOWN = 40  # characters of a value in a detail
+SHOWN = 40  # characters of a value in a detail
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999 in microseconds
 _DAY = 86_400_000_000
@@ -80,7 +81,7 @@ def describe(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
 def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
@@ -107,7 +108,7 @@ def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
 
 
 def _misfit(kind: pa.DataType, value: object) -> UnfitValue:
-    return UnfitValue(Reason.TYPE, f"expected {type_name(kind)}, saw {describe(value)}")
+    return UnfitValue(Reason.TYPE, f"expected {_name(kind)}, saw {describe(value)}")
 
 
 def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
@@ -120,7 +121,10 @@ def _time_misfit(kind: pa.DataType, expected: str, value: object) -> UnfitValue:
 
 
 def _overflow(kind: pa.DataType, value: object) -> UnfitValue:
-    return UnfitValue(Reason.OVERFLOW, f"{describe(value)} does not fit {type_name(kind)}")
+    return UnfitValue(Reason.OVERFLOW, f"{describe(value)} does not fit {_name(kind)}")
+
+
+_name = lru_cache(maxsize=256)(type_name)
 
 
 def _plain(expected: type, kind: pa.DataType) -> Callable[[Any], Any]:

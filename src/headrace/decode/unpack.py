@@ -53,7 +53,7 @@ class UnpackingDecoder:
         decoded = self._inner.decode(pieces.values)
         rejects = _of_owners(pieces, decoded.rejects)
         index = pieces.owner[decoded.index.to_numpy()]
-        bad = np.isin(index, np.array(rejects.index, np.int64))
+        bad = np.isin(index, rejects.columns.index)
         rows = decoded.rows.filter(pa.array(~bad)) if bad.any() else decoded.rows
         return replace(decoded, rows=rows, index=pa.array(index[~bad]), rejects=rejects)
 
@@ -131,8 +131,8 @@ def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
     if len(content) <= most:
         return content
     if most == limits.record_bytes:
-        raise _Refused(Reason.TOO_BIG, f"unpacked more than {most} bytes, the limit is {limits.record_bytes}")
-    raise _Refused(Reason.RATIO, f"{len(raw)} bytes unpack to more than {RATIO} times as many")
+        raise _Refused(Reason.TOO_BIG, f"decompressed value exceeds {most} bytes")
+    raise _Refused(Reason.RATIO, f"{len(raw)} bytes decompress to more than {RATIO} times as many")
 
 
 def _gunzip(raw: bytes, most: int) -> bytes:
@@ -144,7 +144,7 @@ def _gunzip(raw: bytes, most: int) -> bytes:
         if len(content) > most:
             return content
         if not reader.eof:
-            raise ValueError("it ends early")
+            raise ValueError("unexpected end")
         raw = reader.unused_data
     return content
 
@@ -152,7 +152,7 @@ def _gunzip(raw: bytes, most: int) -> bytes:
 def decompress_snappy(raw: bytes, most: int) -> bytes:
     """Decompress Snappy's raw format; returns more than `most` bytes if there are more."""
     if raw.startswith(_XERIAL):
-        raise ValueError("blocks of a stream, expected the raw format")
+        raise ValueError("Snappy framing format; expected raw Snappy")
     size = _snappy_size(raw)
     if size > most:
         return b"\0" * (most + 1)
@@ -201,7 +201,7 @@ def json_elements(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValue
     whole = without_bom(whole)
     cuts = _Cuts(whole)
     for position in np.flatnonzero(cuts.others).tolist():
-        rejects.add(int(at[position]), Reason.TYPE, "expected an array of objects, saw something else")
+        rejects.add(int(at[position]), Reason.TYPE, "expected an array of objects")
     for position in np.flatnonzero(~cuts.arrays & ~cuts.others).tolist():
         rejects.add(int(at[position]), Reason.MALFORMED, "an array that does not end where the value does")
     return _within(UnpackedValues(cuts.pieces, at[cuts.owner], rejects, "element"), limits)
@@ -269,9 +269,9 @@ class _Cuts:
     def _cut(self, first: Numbers, last: Numbers, commas: Numbers, owner: Numbers) -> None:
         """The bytes between brackets and commas; an empty array has no element."""
         whole = np.flatnonzero(self.arrays)
-        marks = np.concatenate([first[whole], commas])
+        separators = np.concatenate([first[whole], commas])
         ends = np.concatenate([commas, last[whole]])
-        begins, ends = np.sort(marks) + 1, np.sort(ends)
+        begins, ends = np.sort(separators) + 1, np.sort(ends)
         of = owner[begins - 1] if len(begins) else np.zeros(0, np.int64)
         single = np.bincount(of, minlength=len(self._starts)) == 1
         pieces = _slices(self._bytes, begins, ends)
@@ -293,9 +293,9 @@ def _in_text(raw: np.ndarray, starts: Numbers, ends: Numbers) -> Mask:
     """Which bytes are inside a string of their value."""
     quotes = np.flatnonzero(raw == 0x22)
     quotes = quotes[~_escaped(raw, quotes)]
-    marks = np.zeros(len(raw) + 1, np.int64)
-    marks[quotes] = 1
-    parity = np.cumsum(marks[:-1])
+    is_quote = np.zeros(len(raw) + 1, np.int64)
+    is_quote[quotes] = 1
+    parity = np.cumsum(is_quote[:-1])
     base = np.where(starts > 0, parity[np.maximum(starts - 1, 0)] if len(raw) else 0, 0)
     return ((parity - np.repeat(base, ends - starts)) & 1).astype(bool) if len(raw) else np.zeros(0, bool)
 

@@ -26,11 +26,11 @@ from headrace.decode.scalars import UnfitValue, leaf_reader
 from headrace.delta.type_widening import widened_for
 from headrace.spec.types import TIMESTAMP_NTZ, type_name
 
-Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
+_Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
 
 
 def widened_types(
-    payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: Decode, fixed: Collection[str] = ()
+    payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: _Decode, fixed: Collection[str] = ()
 ) -> Structure | None:
     """Wider types that misfits need, and new fields of the records that they help; None if nothing helps.
 
@@ -43,7 +43,7 @@ def widened_types(
     if not requests:
         return None
     fitting = decode(evolve(payload, merge_all(asks for asks, _ in requests)), new_field, values)
-    helped = [asks for asks, positions in requests if not np.isin(positions, fitting.rejects.index).all()]
+    helped = [asks for asks, positions in requests if not np.isin(positions, fitting.rejects.columns.index).all()]
     return merge_all([*helped, fitting.unknown or {}]) if helped else None
 
 

@@ -201,7 +201,7 @@ def _metrics(files: Sequence[StagedFile]) -> dict[str, str]:
     }
 
 
-def receipt(uri: str, at: int, files: Sequence[StagedFile], *, skipped: bool = False) -> Receipt:
+def receipt(uri: str, at: int, files: Sequence[StagedFile], *, skipped: bool = False, conflicts: int = 0) -> Receipt:
     """The receipt of a commit of these files."""
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-    return Receipt(uri, at, rows, len(files), size, skipped)
+    return Receipt(uri, at, rows, len(files), size, skipped, conflicts=conflicts)

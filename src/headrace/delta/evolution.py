@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -79,10 +79,19 @@ def _merge_fields(current: list[dict[str, Any]], wanted: list[dict[str, Any]], p
     new = {item["name"]: item for item in wanted}
     if old.keys() >= new.keys():  # no new column at this level: the order of the table stays
         return [_merge_field(item, new.get(item["name"]), prefix) for item in current]
+    _check_case(old.keys(), new.keys() - old.keys(), prefix)
     fields = [
         _merge_field(old[name], item, prefix) if name in old else _added(item, prefix) for name, item in new.items()
     ]
     return fields + [item for name, item in old.items() if name not in new]
+
+
+def _check_case(names: Iterable[str], added: Iterable[str], prefix: str) -> None:
+    """TableChanged if an added name differs from another one only in case: no reader could open the table."""
+    lower = {name.lower(): name for name in names}
+    for name in added:
+        if (twin := lower.setdefault(name.lower(), name)) != name:
+            raise TableChanged(f"Column {prefix}{name} cannot be added: the table has {prefix}{twin}.")
 
 
 def _added(item: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _NEXT: dict[type[PipelineStopped], str] = {
     "the table as it is now.",
     TxnMismatch: "Find out who else writes to this table, then run again. If its txns are lost, run "
     "`headrace resume SPEC --accept-new-table` to continue with the table as it is now.",
-    Fenced: "Another instance of the pipeline has continued; this one must not write.",
+    Fenced: "Another instance of the pipeline has taken over; this one must not write.",
 }
 
 

@@ -35,7 +35,7 @@ from headrace.delta.snapshot import TableState, active_files, next_state
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_number_of
 from headrace.errors import (
-    Conflict,
+    CommitConflict,
     DirectCommitBlocked,
     Fenced,
     HeadraceError,
@@ -73,23 +73,35 @@ class _NextVersion:
 class LogWriter:
     """Follows the log of one table and commits to it. Not thread-safe."""
 
-    def __init__(self, store: Store, names: Sequence[str], blocker: Blocker = append_blocker) -> None:
+    def __init__(
+        self, store: Store, names: Sequence[str], blocker: Blocker = append_blocker, foreign: Sequence[str] = ()
+    ) -> None:
         self.store = store
         self._names = names
+        self._foreign = foreign
         self._blocker = blocker
         self._state: TableState | None = None
         self._tag: str | None = None  # of the state's JSON: changes if the log is deleted and created again
         self._driver = uuid.uuid4()
         self.checkpoints = SHARED
+        self.conflicts = 0  # attempts that lost the race for a version
         self.is_uncertain = False  # after an error: whether the commit may be in the log, or still appear there
 
     @classmethod
-    def open(cls, store: Store, txns: Iterable[str] = (), blocker: Blocker = append_blocker) -> LogWriter:
+    def open(
+        cls,
+        store: Store,
+        txns: Iterable[str] = (),
+        blocker: Blocker = append_blocker,
+        foreign: Iterable[str] = (),
+    ) -> LogWriter:
         """Open a table at its newest version; its state is None if there is no table.
+
+        The state has the txns of this writer (`txns`) and these of another one (`foreign`).
 
         If `blocker` allows a table that Spark writes, the caller must make sure that nobody else writes it meanwhile.
         """
-        log_writer = cls(store, tuple(txns), blocker)
+        log_writer = cls(store, tuple(txns), blocker, tuple(foreign))
         log_writer._reload()
         return log_writer
 
@@ -99,6 +111,15 @@ class LogWriter:
         log_writer = cls(store, ())
         log_writer._state, log_writer._tag = state, tag
         return log_writer
+
+    def watch(self, foreign: Iterable[str]) -> None:
+        """Read these txns of another writer, too."""
+        names = tuple(name for name in foreign if name not in self._foreign)
+        if names and self._state is not None:
+            loaded = snapshot.load_state(self.store, names, self._state.version)
+            txns = loaded.txns if loaded is not None else {}
+            self._state = replace(self._state, txns={**txns, **self._state.txns})
+        self._foreign = (*self._foreign, *names)
 
     @property
     def state(self) -> TableState | None:
@@ -172,9 +193,12 @@ class LogWriter:
         schema: str | None = None,
         table_id: str | None = None,
         instead: Callable[[File], bool] | None = None,
+        foreign: Mapping[str, int] | None = None,
         began: float | None = None,
     ) -> Receipt:
         """Add the files and their txns as one version; skipped if the table already has the batch's txn.
+
+        TxnMismatch if a txn of `foreign` is at another version than that (-1: if it is there).
 
         The files were written for `schema` (the default is the table's) and for the table `table_id`. Active files for
         which `instead` is true are removed.
@@ -189,6 +213,7 @@ class LogWriter:
         def step(state: TableState) -> _NextVersion | None:
             if _has_batch(state, pending, self.store.uri):
                 return None
+            _check_foreign(state, foreign or {}, self.store.uri)
             self._check(state, pending)
             old = None
             if instead is not None:
@@ -203,8 +228,10 @@ class LogWriter:
             )
             return _NextVersion(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
+        conflicts = self.conflicts
         version, wrote = self._commit(pending, step)
-        return commit_builder.receipt(self.store.uri, version, files, skipped=not wrote)
+        conflicts = self.conflicts - conflicts
+        return commit_builder.receipt(self.store.uri, version, files, skipped=not wrote, conflicts=conflicts)
 
     def evolve(self, schema: str, info: Mapping[str, Any]) -> TableState:
         """Add the columns of a schema that the table does not have, at any depth; returns the new state.
@@ -282,8 +309,8 @@ class LogWriter:
     ) -> int:
         """Replace old files, which were active in the version `since`, by new ones, and return the new version.
 
-        Appends of other writers do not conflict. Conflict if another writer removed one of the old files since; or, if
-        rows change, changed any rows or columns. With txns, the commit is that of a batch.
+        Appends of other writers do not conflict. CommitConflict if another writer removed one of the old files since;
+        or, if rows change, changed any rows or columns. With txns, the commit is that of a batch.
         """
         state, txns = self.current_state(), txns or {}
         pending = self._pending(txns, state.schema_json, new, state)
@@ -307,13 +334,18 @@ class LogWriter:
                 checked += 1
                 commit = read_commit(self.store, checked)
                 if commit is None or any(file.key in old_keys for file in commit.removed):
-                    raise Conflict(f"Version {checked} of {self.store.uri} removed files that were being rewritten.")
+                    raise self._conflict(checked, "removed files that were being rewritten")
                 if changes_rows and commit.changes:
-                    raise Conflict(f"Version {checked} of {self.store.uri} changed rows or columns meanwhile.")
+                    raise self._conflict(checked, "changed rows or columns meanwhile")
             self._check(state, pending)
             return _NextVersion(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
         return self._commit(pending, step)[0]
+
+    def _conflict(self, version: int, change: str) -> CommitConflict:
+        return CommitConflict(
+            f"Version {version} of {self.store.uri} {change}.", hint="Run again when the other writer has finished."
+        )
 
     def _commit(self, pending: _PendingCommit, step: Callable[[TableState], _NextVersion | None]) -> tuple[int, bool]:
         """Put version after version until the commit is in the log: (its version, whether it is new)."""
@@ -328,6 +360,7 @@ class LogWriter:
                     landed: int | None = next_version.state.version
                 else:
                     landed = self._catch_up(pending)
+                    self.conflicts += landed is None
             if landed is not None:
                 self._note()
                 return landed, True
@@ -426,7 +459,9 @@ class LogWriter:
             return before
         after = self._load(before.txns)
         if after is None:
-            raise table_stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {before.version}.")
+            raise table_stop(
+                TableGone, f"{self.store.uri}: the table no longer exists; it was at version {before.version}."
+            )
         self._check_continues(before, after)
         self._check(after, pending)
         self._state = after
@@ -450,7 +485,7 @@ class LogWriter:
         check_not_restored(self.store, before.version, after.version)
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
-        return snapshot.load_state(self.store, sorted({*self._names, *names}))
+        return snapshot.load_state(self.store, sorted({*self._names, *self._foreign, *names}))
 
     def _reload(self) -> None:
         self._state = self._load()
@@ -507,6 +542,16 @@ def _has_batch(state: TableState, pending: _PendingCommit, uri: str) -> bool:
     if version is not None and version > number:
         raise table_stop(Fenced, f"{uri} has the txn {name} = {version}; this instance is at {number}.")
     return version == number
+
+
+def _check_foreign(state: TableState, foreign: Mapping[str, int], uri: str) -> None:
+    """TxnMismatch if another writer has changed one of its txns."""
+    for name, version in foreign.items():
+        if (current := state.txns.get(name, -1)) != version:
+            raise TxnMismatch(
+                f"{uri}: the txn {name} of kafka-delta-ingest is {current}, and was {version} when the batch was read.",
+                hint="Stop kafka-delta-ingest, then run again: the pipeline continues after its last offset.",
+            )
 
 
 def _commit_id(store: Store, version: int) -> str | None:

@@ -18,3 +18,4 @@ class Receipt:
     inserted: int | None = None  # rows, where the table merges and its log tells
     updated: int | None = None
     deleted: int | None = None
+    conflicts: int = 0  # attempts that lost the race for a version against another writer

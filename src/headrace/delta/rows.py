@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from headrace.delta.actions import File
 from headrace.delta.deletion_vectors import without_deleted
@@ -58,9 +58,9 @@ def _column(rows: pa.Table, count: int, file: File, item: pa.Field) -> pa.Array:
 
 def filesystem(store: Store) -> FileSystem:
     """Arrow's own file system for a table's folder: one written in Python would deadlock with DuckDB."""
-    if store.local:
+    if store.bucket is None:
         return SubTreeFileSystem(store.root, LocalFileSystem())
-    return SubTreeFileSystem(f"{store.bucket}/{store.root}", S3FileSystem(**store.profile.arrow_options()))
+    return SubTreeFileSystem(f"{store.bucket.name}/{store.root}", store.access.arrow_filesystem(store.bucket))
 
 
 def row_chunks(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> Iterator[pa.Table]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import TableFeature, UsageError
-from headrace.spec.types import _DECIMAL, _DELTA_NAMES, _PRIMITIVES, TIMESTAMP, TIMESTAMP_NTZ, _is_list
+from headrace.spec.types import _DECIMAL, _DELTA_NAMES, _PRIMITIVES, TIMESTAMP, TIMESTAMP_NTZ, is_list
 
 _RAW = "\0"  # prefix of field metadata that is JSON, not text, so that it is written back unchanged
 
@@ -24,7 +24,7 @@ def storable_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([storable_field(item) for item in kind])
     if pa.types.is_map(kind):
         return pa.map_(storable_type(kind.key_type), storable_field(kind.item_field))
-    if _is_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", storable_type(kind.value_type), kind.value_field.nullable))
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
@@ -86,7 +86,7 @@ def _type_to_delta(kind: pa.DataType) -> Any:
             "valueType": _type_to_delta(kind.item_type),
             "valueContainsNull": kind.item_field.nullable,
         }
-    if _is_list(kind):
+    if is_list(kind):
         contains_null = kind.value_field.nullable
         return {"type": "array", "elementType": _type_to_delta(kind.value_type), "containsNull": contains_null}
     if pa.types.is_decimal(kind):

@@ -88,7 +88,9 @@ def open_at(store: Store, version: int) -> DeltaTable:
     before, and reports a gap.
     """
     try:
-        return DeltaTable(store.delta_uri, version, storage_options=store.delta_options)
+        options = store.delta_options
+        with store.delta_environment():
+            return DeltaTable(store.delta_uri, version, storage_options=options)
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: the log cannot be read: {first_line(error)}") from error
     except TableNotFoundError as error:

@@ -6,7 +6,8 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.dev.kafka import Broker
+from headrace.dev.spark_cluster import StandaloneCluster
 from headrace.errors import UsageError
 from headrace.pipeline.events import Summary
 from headrace.runtime.cache import cache_folder
+from headrace.runtime.environment_archive import build_environment
 from headrace.runtime.jars import ensure, pinned
 from headrace.runtime.java import find_java
-from headrace.serve.runner import run_all
+from headrace.serve.monitor import Monitor
+from headrace.serve.runner import Service, run_all
 from headrace.source.sample_events import events
 from headrace.validate.load import loads
 
+TESTED_DUCKDB = "1.5.5"  # for `delta_scan`: the extension fits one version of DuckDB, not the one that Headrace uses
 MARKER = ".headrace-demo"
 TOPIC = "shop.events"
 PARTITIONS = 4
@@ -47,6 +52,12 @@ table:
   contract: {{new_field: evolve}}
 flush: {{every: 1s}}
 """
+_CLUSTER = """\
+spark:
+  master: "{master}"
+  shared_mounts: ["."]
+  conf: {{spark.driver.host: 127.0.0.1, spark.driver.bindAddress: 127.0.0.1}}
+"""
 _SPARK = """\
 # Query with plain PySpark; requires Java 17 or newer. These three settings let Spark read Delta tables;
 # on other machines use .config("spark.jars.packages", "{at}") instead of spark.jars.
@@ -66,10 +77,25 @@ spark.read.format("delta").load("{table}").groupBy("path").count().show(truncate
 class Demo:
     """Demo in one directory; only files of an earlier demo are deleted."""
 
-    def __init__(self, folder: Path, records: int, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        records: int,
+        report: Callable[[dict[str, Any]], None],
+        *,
+        on_cluster: bool = False,
+        monitor: Monitor | None = None,
+        services: Sequence[Service] = (),
+    ) -> None:
+        """`on_cluster`: run on a standalone Spark cluster of two workers instead of in one process.
+
+        `monitor`: gets the events. `services`: as for `run_all`.
+        """
         self.folder = folder
         self.records = records
         self.report = report
+        self.on_cluster = on_cluster
+        self.monitor, self.services = monitor or Monitor(), services
         self.stop = threading.Event()
 
     def run(self) -> dict[str, Any]:
@@ -79,25 +105,38 @@ class Demo:
         with (
             tempfile.TemporaryDirectory(prefix="headrace-demo-") as scratch,
             Broker.start(Path(scratch) / "kafka", progress=self._say) as broker,
+            self._cluster(Path(scratch) / "spark") as spark,
         ):
             _make_topic(broker.bootstrap)
-            summary = self._stream(broker.bootstrap)
+            summary = self._stream(broker.bootstrap, spark)
             return self._account(summary, broker.bootstrap)
 
-    def _stream(self, brokers: str) -> Summary:
+    @contextmanager
+    def _cluster(self, folder: Path) -> Iterator[str]:
+        """The keys of the spec for a cluster that runs during the block; none without a cluster."""
+        if not self.on_cluster:
+            yield ""
+            return
+        build_environment(progress=self._say)
+        self._say("starting a Spark cluster: a master and two workers with one core each")
+        with StandaloneCluster.start(folder, workers=2) as cluster:
+            yield _CLUSTER.format(master=cluster.master)
+
+    def _stream(self, brokers: str, spark: str) -> Summary:
         """Produce while the pipeline runs; stop it once it has caught up."""
-        text = _SPEC.format(brokers=brokers)
+        text = _SPEC.format(brokers=brokers) + spark
         (self.folder / "shop.yaml").write_text(text)
         spec = loads(text, self.folder)[0]
         producer = threading.Thread(target=self._produce, args=(brokers,), daemon=True)
         producer.start()
         self._say("starting Spark")
-        outcome = run_all([spec], report=self._watch, stop=self.stop)[0]
+        outcome = run_all([spec], report=self._watch, stop=self.stop, monitor=self.monitor, services=self.services)[0]
         if outcome.error is not None:
             raise outcome.error
         return outcome.summary
 
     def _watch(self, event: dict[str, Any]) -> None:
+        self.monitor(event)
         self.report(event)
         if event["event"] == "batch":
             self._read = getattr(self, "_read", 0) + event["read"]
@@ -130,7 +169,7 @@ class Demo:
             "tables": tables,
             "lag": consumed - counts.read,
             "consumer_count": consumed,
-            "proven": counts.is_complete and matches,
+            "counts_match": counts.is_complete and matches,
             "spec": str(self.folder / "shop.yaml"),
             "lake": str(self.folder / "lake"),
             "spark": str(self._spark_script(_first(tables))),
@@ -223,7 +262,7 @@ def demo_text(summary: dict[str, Any]) -> str:
     table = _first(summary["tables"])
     counts = [f"{summary[key]:,}" for key in ("read", "routed", "dead", "filtered")]
     headrace, python = summary["programs"]["headrace"], summary["programs"]["python"]
-    verdict = "they match" if summary["proven"] else "MISMATCH"
+    verdict = "they match" if summary["counts_match"] else "MISMATCH"
     lines = [
         "",
         "Rows by table (counted with delta-rs)",
@@ -235,7 +274,8 @@ def demo_text(summary: dict[str, Any]) -> str:
         f"  an independent consumer read {summary['consumer_count']:,} records; lag {summary['lag']:,}: {verdict}",
         "Query the tables",
         f"  Headrace  {headrace} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
-        f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
+        f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;"  # noqa: S608
+        f"  -- tested with DuckDB {TESTED_DUCKDB}",
         f"  Polars    pl.read_delta('{table}').group_by('path').len()",
         f"  Spark     {python} {summary['spark']}",
         f"Spec: {summary['spec']}; tables: {summary['lake']}.",

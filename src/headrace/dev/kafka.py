@@ -97,7 +97,7 @@ class Broker:
         tls: BrokerTls | None = None,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
-        progress: jars.Progress | None = None,
+        progress: jars.ReportDownload | None = None,
     ) -> Self:
         """Start a broker with its data in `folder`, on loopback ports, and wait until it is ready.
 

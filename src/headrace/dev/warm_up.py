@@ -10,10 +10,10 @@ from typing import Any
 from headrace.dev import kafka
 from headrace.runtime import class_archive, jars, session
 from headrace.runtime.java import find_java
-from headrace.source.base import RECORD_COLUMNS
+from headrace.source.base import select_record_columns
 
 
-def make_archives(*, progress: jars.Progress | None = None) -> None:
+def make_archives(*, progress: jars.ReportDownload | None = None) -> None:
     """Create missing archives of Spark and Kafka for this Java and these jars."""
     say = progress or (lambda _: None)
     java = find_java(progress=progress)
@@ -35,7 +35,7 @@ def _run_once(scratch: Path, spark_jvm: list[str], kafka_jvm: list[str]) -> None
         if spark_jvm:
             spark = session.start("warm", cores=1, jvm=["-XX:TieredStopAtLevel=1", *spark_jvm], work=scratch)
             _read(spark, broker.bootstrap, scratch)
-            session.stop_session(spark, within=120)
+            session.stop_session(spark, within=600)  # it writes the archive at its end
 
 
 def _produce(bootstrap: str) -> None:
@@ -58,7 +58,7 @@ def _read(spark: Any, bootstrap: str, scratch: Path) -> None:
 
     options = {"kafka.bootstrap.servers": bootstrap, "assign": '{"warm": [0]}', "includeHeaders": "true"}
     options |= {"startingOffsets": '{"warm": {"0": 0}}', "endingOffsets": '{"warm": {"0": 100}}'}
-    frame = spark.read.format("kafka").options(**options).load().selectExpr(*RECORD_COLUMNS).coalesce(1)
-    session.map_in_arrow(frame.select("value"), same, "value binary").collect()
+    frame = select_record_columns(spark.read.format("kafka").options(**options).load()).coalesce(1)
+    session.map_in_arrow(frame.select("value"), same, {"value": "binary"}).collect()
     frame.write.format("delta").mode("append").save(str(scratch / "lake"))
     spark.read.format("delta").load(str(scratch / "lake")).count()

@@ -34,12 +34,14 @@ _SETTINGS = (
 )
 
 # DuckDB casts a text with an exponent to a decimal incorrectly: '999.99e3' AS DECIMAL(6,1) has seven digits, and
-# '20000.0e-2' AS DECIMAL(7,4) fails. This macro rewrites the text without its exponent: 999.99e3 becomes 0999990.0.
-# Values of other types stay unchanged. The argument occurs once in the macro, so that nested calls do not multiply it.
+# '20000.0e-2' AS DECIMAL(7,4) fails. It also casts a double incorrectly: 1e22 AS DECIMAL(38,10) has digits after the
+# point. This macro writes a text, or the shortest text of a number, without its exponent: 999.99e3 becomes 0999990.0.
+# The argument occurs once in each macro, so that nested calls do not multiply it. `abs` is never evaluated: it makes a
+# value that is not a number an error when the expression is compiled, as the cast itself would.
 PLAIN_DIGITS = "plain_digits"
 _PARTS = r"'^\s*([+-]?)([0-9]*)\.?([0-9]*)[eE]([+-]?[0-9]{1,3})\s*$', ['sign', 'whole', 'fraction', 'exponent']"
 _MACRO = f"""
-CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS list_transform([x], lambda v: CASE
+CREATE MACRO {PLAIN_DIGITS}_of_text(x) AS list_transform([x], lambda v: CASE
     WHEN v IS NULL OR NOT (contains(v, 'e') OR contains(v, 'E')) OR NOT regexp_matches(v, '[0-9._][eE]') THEN v
     ELSE list_transform([regexp_extract(v, {_PARTS})], lambda p: CASE
         WHEN p.exponent = '' OR p.whole || p.fraction = '' THEN v || ' (exponent out of range)'
@@ -47,8 +49,11 @@ CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS list_transform([x], lambda v: CASE
             [{{'digits': p.whole || p.fraction, 'point': length(p.whole) + CAST(p.exponent AS INTEGER)}}],
             lambda n: p.sign || '0' || left(n.digits || repeat('0', n.point - length(n.digits)), greatest(n.point, 0))
                 || '.' || repeat('0', -n.point) || substr(n.digits, greatest(n.point, 0) + 1) || '0'
-        )[1] END)[1] END)[1],
-    (x) AS x
+        )[1] END)[1] END)[1];
+CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS {PLAIN_DIGITS}_of_text(x),
+    (x BOOLEAN) AS x,
+    (x) AS list_transform([x], lambda v: CASE WHEN false THEN CAST(abs(v) AS VARCHAR)
+                                              ELSE {PLAIN_DIGITS}_of_text(CAST(v AS VARCHAR)) END)[1];
 """
 
 

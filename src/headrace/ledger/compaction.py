@@ -25,21 +25,21 @@ from headrace.storage.store import Store
 STEP = 100  # files of one size that become one of the next; a power of it is what a size has in rows
 _CLEAN_EVERY = 1_000
 _LOG_KEPT = timedelta(days=2)
-_SWEPT_AFTER = 3600.0  # seconds; whoever reads the ledger opened it less long ago
+_SWEPT_AFTER = timedelta(hours=1)  # whoever reads the ledger opened it less long ago
 _PAST_LOG = f"{LOG}0"  # in the order of a listing, where the data files begin
 _NAME = re.compile(r"batch-(\d{12})-[0-9a-f-]{36}\.parquet$")
 
 
-def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datetime]) -> None:
+def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime, timedelta], datetime]) -> None:
     """Merge files, delete unused ones and clean the log after a batch; `proved_time` is the ledger's own clock."""
     rows = STEP
     while batch % (rows * STEP) == 0:
         rows *= STEP
     if batch % rows == 0:
         _join(tail, rows)
-        _sweep(tail, batch - 2 * STEP)
+        _sweep(tail, batch - 2 * STEP, proved_time(datetime.now(UTC), _SWEPT_AFTER).timestamp())
     if batch % _CLEAN_EVERY == 0:
-        until = max(proved_time(datetime.now(UTC)), EPOCH + _LOG_KEPT) - _LOG_KEPT
+        until = max(proved_time(datetime.now(UTC), timedelta.max), EPOCH + _LOG_KEPT) - _LOG_KEPT
         tail.store.delete([item.path for item in expired(tail.store, until)])
 
 
@@ -54,20 +54,20 @@ def _join(tail: LogWriter, rows: int) -> None:
 
 
 def _rows(store: Store, files: Iterable[File]) -> pa.Table:
-    held = [read_parquet(store.get(file.path)) for file in files]
-    return pa.concat_tables(held).cast(row.SCHEMA).sort_by("batch")
+    tables = [read_parquet(store.get(file.path)) for file in files]
+    return pa.concat_tables(tables).cast(row.SCHEMA).sort_by("batch")
 
 
-def _sweep(tail: LogWriter, until: int) -> None:
-    """Delete files of batches up to `until` that the ledger no longer references."""
+def _sweep(tail: LogWriter, until: int, proved: float) -> None:
+    """Delete files of batches up to `until` that the ledger no longer references, by a time that its log proves."""
     stands = {file.path for file in active_files(tail.store, tail.current_state().version).values()}
-    old = time.time() - _SWEPT_AFTER
-    gone = [
+    old = proved - _SWEPT_AFTER.total_seconds()
+    obsolete_files = [
         item.path
         for item in tail.store.list("", _PAST_LOG)
-        if (found := _NAME.match(item.path))
-        and int(found[1]) <= until
+        if (match := _NAME.match(item.path))
+        and int(match[1]) <= until
         and item.path not in stands
         and item.modified < old
     ]
-    tail.store.delete(gone)
+    tail.store.delete(obsolete_files)

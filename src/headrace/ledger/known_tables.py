@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from headrace.errors import Fenced, NewerFormat
+from headrace.errors import Fenced, UnsupportedStateFormat
 from headrace.storage.base import AlreadyExists
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
@@ -16,11 +16,11 @@ FORMAT = 2
 FOLDER = "known_tables"
 
 
-def check_format(store: Store, found: object) -> None:
-    """NewerFormat unless this version of Headrace supports the format of the state."""
-    if str(found) != str(FORMAT):
-        raise NewerFormat(
-            f"The state at {store.uri} has format {found}; this version of Headrace supports format {FORMAT}.",
+def check_format(store: Store, number: object) -> None:
+    """UnsupportedStateFormat unless this version of Headrace supports the format of the state."""
+    if str(number) != str(FORMAT):
+        raise UnsupportedStateFormat(
+            f"The state at {store.uri} has format {number}; this version of Headrace supports format {FORMAT}.",
             hint="Run the version of Headrace that wrote it, or a newer one.",
         )
 
@@ -50,6 +50,22 @@ def _offsets(raw: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
     return {(topic, partition): offset for topic, partition, offset in raw}
 
 
+def _triples(offsets: Mapping[tuple[str, int], int]) -> list[list[str | int]]:
+    return [[*each, offset] for each, offset in sorted(offsets.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What another writer had written to a table when the pipeline took it over."""
+
+    app_id: str = ""  # of kafka-delta-ingest, which must not write any more; empty: not checked
+    offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # the last one of each partition
+
+
+def _taken_over(raw: Mapping[str, Any]) -> TakenOver:
+    return TakenOver(raw["app_id"], _offsets(raw["offsets"]))
+
+
 @dataclass(frozen=True, slots=True)
 class FullRefresh:
     """One reading of the source from its start, which overwrites the tables."""
@@ -68,6 +84,7 @@ class KnownTables:
         self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
         self.full_refresh = FullRefresh(**raw.get("full_refresh", {}))
         self.start = _offsets(raw["start"]) if "start" in raw else None  # None: the first start is not decided
+        self.taken_over = {path: _taken_over(item) for path, item in raw.get("taken_over", {}).items()}
 
     @classmethod
     def load(cls, store: Store) -> KnownTables:
@@ -83,7 +100,7 @@ class KnownTables:
         """Whether nothing was ever stored, or all of it is lost."""
         return self._number == 0
 
-    def remember(
+    def store(
         self,
         *,
         tables: Mapping[str, KnownTable] | None = None,
@@ -94,19 +111,34 @@ class KnownTables:
         met = {name: batch for name, topic_id in (topics or {}).items() if self.topics.get(name) != topic_id}
         self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}, {**self.since, **met})
 
-    def remember_start(self, offsets: Mapping[tuple[str, int], int], topics: Mapping[str, str], batch: int) -> None:
+    def store_start(self, offsets: Mapping[tuple[str, int], int], topics: Mapping[str, str], batch: int) -> None:
         """Where partitions are read from that no batch has read yet; a restart reads them from the same offsets."""
         start = {**(self.start or {}), **offsets}
         met = {name: batch for name, topic_id in topics.items() if self.topics.get(name) != topic_id}
         self._become(self.tables, {**self.topics, **topics}, {**self.since, **met}, start=start)
 
-    def remember_full_refresh(self, full_refresh: FullRefresh) -> None:
+    def store_takeover(
+        self, offsets: Mapping[tuple[str, int], int], topics: Mapping[str, str], tables: Mapping[str, TakenOver]
+    ) -> None:
+        """Where a new pipeline starts to read, and what its tables have already; replaces an earlier start."""
+        taken_over = {**self.taken_over, **tables}
+        met = dict.fromkeys(topics, 1)
+        self._become(self.tables, dict(topics), met, start=dict(offsets), taken_over=taken_over)
+
+    def unwatch(self, paths: Iterable[str]) -> None:
+        """Forget which app id had written tables that were taken over: from now on, the pipeline sets its txns."""
+        taken_over = {**self.taken_over, **{path: replace(self.taken_over[path], app_id="") for path in paths}}
+        self._become(self.tables, self.topics, self.since, taken_over=taken_over)
+
+    def store_full_refresh(self, full_refresh: FullRefresh) -> None:
         """Which full refresh overwrites the tables, or has done so."""
         self._become(self.tables, self.topics, self.since, full_refresh)
 
     def forget(self, path: str) -> None:
-        """Remove a table, so that it may be created again."""
-        self._become({key: table for key, table in self.tables.items() if key != path}, self.topics, self.since)
+        """Remove a table, so that it may be created again, without the rows that another writer had written."""
+        tables = {key: table for key, table in self.tables.items() if key != path}
+        taken_over = {key: each for key, each in self.taken_over.items() if key != path}
+        self._become(tables, self.topics, self.since, taken_over=taken_over)
 
     def _become(
         self,
@@ -115,9 +147,12 @@ class KnownTables:
         since: dict[str, int],
         full_refresh: FullRefresh | None = None,
         start: dict[tuple[str, int], int] | None = None,
+        taken_over: dict[str, TakenOver] | None = None,
     ) -> None:
         full_refresh, start = full_refresh or self.full_refresh, self.start if start is None else start
-        if (tables, topics, full_refresh, start) == (self.tables, self.topics, self.full_refresh, self.start):
+        taken_over = self.taken_over if taken_over is None else taken_over
+        current = (self.tables, self.topics, self.full_refresh, self.start, self.taken_over)
+        if (tables, topics, full_refresh, start, taken_over) == current:
             return
         raw: dict[str, Any] = {
             "format": FORMAT,
@@ -127,10 +162,15 @@ class KnownTables:
             "full_refresh": asdict(full_refresh),
         }
         if start is not None:
-            raw["start"] = [[*each, offset] for each, offset in sorted(start.items())]
+            raw["start"] = _triples(start)
+        if taken_over:
+            raw["taken_over"] = {
+                path: {"app_id": each.app_id, "offsets": _triples(each.offsets)}
+                for path, each in sorted(taken_over.items())
+            }
         self._number = self._add(json.dumps(raw, indent=1).encode())
         self.tables, self.topics, self.since = tables, topics, since
-        self.full_refresh, self.start = full_refresh, start
+        self.full_refresh, self.start, self.taken_over = full_refresh, start, taken_over
 
     def _add(self, text: bytes) -> int:
         number = self._number + 1
@@ -139,7 +179,7 @@ class KnownTables:
         except AlreadyExists:
             if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
                 raise Fenced(
-                    "Another driver has changed the known tables and topics of the pipeline.",
+                    "Another instance has changed the known tables and topics of the pipeline.",
                     hint="Restart the pipeline: it resumes from the ledger.",
                 ) from None
         return number

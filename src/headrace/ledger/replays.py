@@ -1,4 +1,4 @@
-"""Outcomes of replayed dead letters: a ledger whose batches are replay plans and whose rows are outcomes."""
+"""Outcomes of replayed dead letters: a ledger whose batches are replays and whose rows are outcomes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ReplayOutcome(StrEnum):
     STILL_DEAD = "still_dead"  # it can be tried again
 
 
-# What tells a letter from every other; offsets of a topic that was made anew come again at another time.
-LETTER = ("topic", "partition", "offset", "table", "rejected_at")
+# The identity of a dead letter; a recreated topic has the same offsets again, at another time.
+DEAD_LETTER_KEY = ("topic", "partition", "offset", "table", "rejected_at")
 
 OUTCOMES = pa.schema(
     [
@@ -35,7 +35,7 @@ OUTCOMES = pa.schema(
         pa.field("offset", pa.int64()),
         pa.field("table", pa.string()),
         pa.field("rejected_at", TIMESTAMP),
-        pa.field("plan", pa.int64()),
+        pa.field("replay", pa.int64()),
         pa.field("outcome", pa.string()),
         pa.field("into", pa.list_(pa.field("element", pa.string()))),
         pa.field("reason", pa.string()),
@@ -46,18 +46,19 @@ OUTCOMES = pa.schema(
 )
 
 
-def without_doubles(outcomes: pa.Table, left_out: Mapping[str, Counter[tuple[str, int, int]]]) -> pa.Table:
+def without_duplicate_rows(outcomes: pa.Table, removed_rows: Mapping[str, Counter[tuple[str, int, int]]]) -> pa.Table:
     """The outcomes as they are once tables have left out, of these records, rows that they have already."""
-    said = outcomes.to_pylist()
-    for row in said:
+    outcome_rows = outcomes.to_pylist()
+    for row in outcome_rows:
         at = (row["topic"], row["partition"], row["offset"])
-        doubled = [uri for uri in row["into"] or () if uri in left_out and left_out[uri][at] > 0]
-        for uri in doubled:
-            left_out[uri][at] -= 1
+        duplicate_tables = [uri for uri in row["into"] or () if uri in removed_rows and removed_rows[uri][at] > 0]
+        for uri in duplicate_tables:
+            removed_rows[uri][at] -= 1
             row["into"] = [each for each in row["into"] if each != uri] or None
-        if doubled and row["into"] is None:
-            row |= {"outcome": ReplayOutcome.FILTERED.value, "detail": f"{doubled[0]} already has a row with its keys"}
-    return pa.Table.from_pylist(said, OUTCOMES)
+        if duplicate_tables and row["into"] is None:
+            detail = f"{duplicate_tables[0]} already has a row with its keys"
+            row |= {"outcome": ReplayOutcome.FILTERED.value, "detail": detail}
+    return pa.Table.from_pylist(outcome_rows, OUTCOMES)
 
 
 def writer(pipeline: str) -> str:
@@ -66,14 +67,14 @@ def writer(pipeline: str) -> str:
 
 
 class Replays(Ledger):
-    """The plans of one pipeline and their outcomes, open for one driver."""
+    """The replays of one pipeline and their outcomes, open for one driver."""
 
     folder = "replays"
     intents = "replay_intents"
     schema = to_delta(OUTCOMES)
 
     def _compact(self) -> None:
-        """Do nothing: there are few plans."""
+        """Do nothing: there are few replays."""
 
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
         assert intent.replay is not None  # noqa: S101

@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
+from headrace.delta.log import newest_version
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import open_at
 from headrace.delta.staged_file import StagedFile
+from headrace.errors import StorageUnreachable
 from headrace.plan.accounting import COUNTERS, KEYED
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.parquet import read_parquet
@@ -90,10 +92,13 @@ def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
 
 def newest_rows(store: Store, above: int) -> list[dict[str, Any]]:
     """Rows of the batches after `above`, oldest first, from the files whose statistics include them."""
-    table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
-    found: list[dict[str, Any]] = []
+    version = newest_version(store)
+    if version is None:
+        raise StorageUnreachable(f"{store.uri} disappeared while it was opened.")
+    table = open_at(store, version)
+    rows: list[dict[str, Any]] = []
     for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():
         if file["max.batch"] is None or file["max.batch"] > above:
             content = read_parquet(store.get(file["path"]))
-            found += content.to_pylist(maps_as_pydicts="strict")
-    return sorted((row for row in found if row["batch"] > above), key=lambda row: row["batch"])
+            rows += content.to_pylist(maps_as_pydicts="strict")
+    return sorted((row for row in rows if row["batch"] > above), key=lambda row: row["batch"])

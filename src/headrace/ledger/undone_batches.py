@@ -13,7 +13,7 @@ from headrace.source.ranges import Range
 from headrace.storage.store import Store
 from headrace.write.intent import IntentKind
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 KEEP = "Run `headrace resume SPEC --table-restored=keep` to continue without the undone rows"
 
 
@@ -26,7 +26,7 @@ class UndoneRows:
 
 
 def undone_rows(
-    store: Store, newest: int, oldest: int, txn: str, digest: str, rows_from: Callable[[int], Sequence[Row]]
+    store: Store, newest: int, oldest: int, txn: str, digest: str, rows_from: Callable[[int], Sequence[_Row]]
 ) -> UndoneRows:
     """Rows that the RESTOREs from version `oldest` to `newest` undid; TableRestored if another spec wrote them.
 
@@ -48,8 +48,8 @@ def undone_rows(
 
 
 def _undone(
-    store: Store, newest: int, oldest: int, txn: str, rows_from: Callable[[int], Sequence[Row]]
-) -> tuple[dict[int, int], dict[int, Row]]:
+    store: Store, newest: int, oldest: int, txn: str, rows_from: Callable[[int], Sequence[_Row]]
+) -> tuple[dict[int, int], dict[int, _Row]]:
     """Rows of the table by undone batch, and the rows of the ledger from the first of these batches on.
 
     An undone refill is not counted itself: the batches that it had repeated are undone again. Rows that a reingest had
@@ -72,11 +72,11 @@ def _undone(
         refills |= refill_batches
 
 
-def _kind(ledger_rows: Mapping[int, Row], batch: int) -> str | None:
+def _kind(ledger_rows: Mapping[int, _Row], batch: int) -> str | None:
     return ledger_rows[batch]["kind"] if batch in ledger_rows else None
 
 
-def _ranges_of(batches: Mapping[int, int], ledger_rows: Mapping[int, Row], digest: str) -> tuple[Range, ...]:
+def _ranges_of(batches: Mapping[int, int], ledger_rows: Mapping[int, _Row], digest: str) -> tuple[Range, ...]:
     """Ranges of these batches, joined if adjacent.
 
     Batches of the same spec between them are included, even if they have no rows of this table: one range is read then.
@@ -99,7 +99,7 @@ def _ranges_of(batches: Mapping[int, int], ledger_rows: Mapping[int, Row], diges
     return tuple(piece[at] for piece in pieces for at in sorted(piece))
 
 
-def _ranges(row: Row) -> dict[tuple[str, int], Range]:
+def _ranges(row: _Row) -> dict[tuple[str, int], Range]:
     return {
         (raw["topic"], raw["partition"]): Range(
             raw["topic"], raw["partition"], raw["from"], raw["until"], raw["topic_id"]

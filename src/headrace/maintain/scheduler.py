@@ -17,7 +17,7 @@ from typing import Any
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import interval_of
 from headrace.delta.snapshot import open_at
-from headrace.errors import Conflict, PermissionDenied, TableError, TransientError
+from headrace.errors import CommitConflict, PermissionDenied, TableError, TransientError
 from headrace.maintain import log_cleanup
 from headrace.maintain.journal import Journal
 from headrace.maintain.maintained_table import LogMaintainedTable, MaintainedTable, SparkMaintainedTable
@@ -30,7 +30,7 @@ from headrace.write.append import AppendWriter
 from headrace.write.leased_writer import LeasedWriter
 from headrace.write.tombstones import TOMBSTONES
 
-_REPORTED = (Conflict, TransientError, TableError, PermissionDenied)  # and retried at a later plan
+_REPORTED = (CommitConflict, TransientError, TableError, PermissionDenied)  # and retried at a later plan
 
 
 class MaintenanceScheduler:
@@ -83,7 +83,7 @@ class MaintenanceScheduler:
                 yield SparkMaintainedTable(writer, store, rules, context.spark(), self._journal.ordered_until)
         tombstones = context.state.child(TOMBSTONES)
         for log_writer in (
-            context.ledger.tail,
+            context.ledger.log_writer,
             *(LogWriter.open(tombstones.child(folder)) for folder in tombstones.folders()),
         ):
             if log_writer.state is not None:
@@ -93,6 +93,7 @@ class MaintenanceScheduler:
         state = table.state
         if state.version != table.planned_version:
             self._follow(table)
+            self._report_files(table)
             retain = max(self._rules.retention, interval_of(state, log_cleanup.RETENTION) or self._rules.retention)
             yield from table.checkpoints_due()
             yield from log_cleanup.cleanup_due(table.store, retain, proved)
@@ -122,6 +123,7 @@ class MaintenanceScheduler:
                 self._journal.record_vacuum(uri, now)
                 raise
             files = unused_files(table.store, owners, retain, proved)
+            self._report_table(uri, {"unused_files": len(files.files), "unused_bytes": files.bytes})
             self._journal.record_vacuum(uri, now)
             if files.files:
                 reason = "not needed by any retained version"
@@ -159,7 +161,7 @@ class MaintenanceScheduler:
         if action.operation == "clean_log":
             # The next start looks for a RESTORE only in commits after those recorded here.
             self._context.tables.follow_logs()
-            self._context.ledger.known.remember(tables=self._context.tables.known_tables())
+            self._context.ledger.known.store(tables=self._context.tables.known_tables())
         table.store.delete(action.paths)
         if action.operation == "vacuum":
             metrics = {"numDeletedFiles": str(action.files), "sizeOfDataDeleted": str(action.bytes)}
@@ -194,6 +196,14 @@ class MaintenanceScheduler:
             self._open_journal = None
             message = f"{error.name}: {error.message}"
             self._report(action or Action("plan", table, "planning", 0, 0), "failed", {"message": message})
+
+    def _report_files(self, table: MaintainedTable) -> None:
+        """Report how many files of a table are small, for metrics."""
+        sizes = [file.size for file in table.listing.files if file.size < table.targets.min_size]
+        self._report_table(table.store.uri, {"small_files": len(sizes), "small_bytes": sum(sizes)})
+
+    def _report_table(self, uri: str, counts: Mapping[str, int]) -> None:
+        self._context.report({"event": "table_files", "pipeline": self._context.spec.pipeline, "table": uri, **counts})
 
     def _report(self, action: Action, state: str, result: Mapping[str, Any] | None = None) -> None:
         event = {"event": "maintenance", "pipeline": self._context.spec.pipeline, "state": state}

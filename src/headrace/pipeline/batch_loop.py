@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, SparkDied
+from headrace.errors import HeadraceError, SparkExited
 from headrace.faults import Abandoned
-from headrace.pipeline.batch_size import BatchSize, Trigger, ends_of_batch, waiting_records
+from headrace.pipeline.batch_size import BatchSize, Triggers, ends_of_batch, waiting_records
+from headrace.pipeline.control import State
 from headrace.pipeline.verify_source import ordered_by_offset, same_topics, verify_source
 from headrace.runtime import session, spark_errors
 from headrace.source.base import Offsets
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.pipeline import Pipeline
 
 _GRACE = 25.0  # seconds for a running batch after a request to stop, which takes at most 30
-_TICK = 0.2
+_TICK, _IDLE_TICK = 0.2, 0.5  # seconds; idle pipelines cost little, so that a process can have many
 _EXIT_WAIT = 1.0
 
 
@@ -30,10 +31,11 @@ class BatchLoop:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self._size, self._trigger = BatchSize(pipeline.spec), Trigger(pipeline.spec)
+        self._size, self._triggers = BatchSize(pipeline.spec), Triggers(pipeline.spec)
         self._failure: BaseException | None = None
         self._ending = threading.Event()
         self._spark: Any = None  # the session of the loop, even after its JVM has died
+        self._counts_rows = False  # whether Spark's metrics count the records of the current batch
         self._job_group = f"headrace {pipeline.spec.pipeline}"
 
     def run(self) -> bool:
@@ -48,9 +50,8 @@ class BatchLoop:
 
     def _work(self) -> None:
         try:
-            self._spark = self.pipeline.spark
-            if self._spark is not None:
-                self._spark.sparkContext.setJobGroup(self._job_group, self._job_group)
+            self._connect()
+            self.pipeline.on_state(State.RUNNING)
             if self.pipeline.until is None:
                 self._follow()
             else:
@@ -58,22 +59,30 @@ class BatchLoop:
         except BaseException as error:
             self._failure = error
 
+    def _connect(self) -> None:
+        """Use the session of the process: another one if the JVM of the last one has died between two batches."""
+        if self._spark is not None and session.alive(self._spark):
+            return
+        self._spark = self.pipeline.spark
+        if self._spark is not None:
+            self._spark.sparkContext.setJobGroup(self._job_group, self._job_group)
+            self.pipeline.catalog.check(self._spark)
+
     def _drain(self) -> None:
         """Read up to the latest offsets at the start."""
         latest = self._latest()
-        while not self._is_ending() and (waiting := waiting_records(self.pipeline.position, latest)):
+        while not self._is_ending_after_pause() and (waiting := waiting_records(self.pipeline.position, latest)):
             self._one_batch(waiting)
 
     def _follow(self) -> None:
         """Read new records as `flush` requires."""
-        while not self._is_ending():
+        while not self._is_ending_after_pause():
             waiting = waiting_records(self.pipeline.position, self._latest())
-            if self._trigger.is_due(sum(waiting.values()), self.pipeline.mean_bytes(), time.monotonic()):
-                self._trigger.started(time.monotonic())
-                self._one_batch(waiting)
+            if due := self._triggers.start(waiting, self.pipeline.mean_bytes(), time.monotonic()):
+                self._one_batch(due)
             else:
                 self.pipeline.maintain()
-                self._ending.wait(self._trigger.wait(time.monotonic()))
+                self._ending.wait(self._triggers.wait(time.monotonic()))
 
     def _one_batch(self, waiting: Offsets) -> None:
         pipeline = self.pipeline
@@ -84,8 +93,11 @@ class BatchLoop:
         )
         records = sum(each.until - each.start for each in ranges)
         left = sum(waiting.values()) if pipeline.until is not None else None
+        self._connect()
         pipeline.progress.begin(pipeline.ledger.batch + 1, records, left)
-        pipeline.one_batch(pipeline.source.read(self._spark, ranges), ranges)
+        frame = pipeline.source.read(self._spark, ranges)
+        self._counts_rows = frame.is_counted
+        pipeline.one_batch(frame, ranges)
         pipeline.progress.end()
         self._size.measured(records, pipeline.staging_seconds)
         pipeline.maintain()
@@ -101,13 +113,23 @@ class BatchLoop:
     def _is_ending(self) -> bool:
         return self._ending.is_set() or self.pipeline.stop.is_set() or self.pipeline.repartitioned
 
+    def _is_ending_after_pause(self) -> bool:
+        """Whether the loop ends; waits while a pause is requested."""
+        pipeline = self.pipeline
+        if pipeline.pause.is_set and not self._is_ending():
+            pipeline.on_state(State.PAUSED)
+            pipeline.pause.wait(self._is_ending)
+            if not self._is_ending():
+                pipeline.on_state(State.RUNNING)
+        return self._is_ending()
+
     # ---- watching ----
 
     def _watch(self, worker: threading.Thread) -> None:
         """Report the lag while batches run; cancel a batch that does not end in time."""
         pipeline, stopped_at = self.pipeline, None
         while worker.is_alive():
-            worker.join(_TICK)
+            worker.join(_TICK if pipeline.progress.is_reading or stopped_at else _IDLE_TICK)
             if pipeline.stop.is_set():
                 self._ending.set()
                 stopped_at = stopped_at or time.monotonic()
@@ -117,7 +139,7 @@ class BatchLoop:
             pipeline.on_tick(self._records_read)
 
     def _records_read(self) -> int:
-        return session.rows_read(self._spark, self._job_group) if self._spark is not None else 0
+        return session.rows_read(self._spark, self._job_group) if self._counts_rows else 0
 
     def _cancel_tasks(self) -> None:
         if self._spark is not None and session.alive(self._spark):
@@ -130,7 +152,7 @@ class BatchLoop:
         if error is not None and (isinstance(error, HeadraceError | Abandoned) or self._spark is None):
             raise error
         if error is not None and self._jvm_is_gone():
-            raise SparkDied("The JVM of Spark has exited.", hint="Restart the pipeline; nothing is lost.")
+            raise SparkExited("The JVM of Spark has exited.", hint="Restart the pipeline; nothing is lost.")
         pipeline.lease.check()
         if error is None or pipeline.stop.is_set():
             return

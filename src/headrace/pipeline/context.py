@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -46,7 +46,7 @@ class BatchSteps(Protocol):
         """Build the intent of staged files."""
         ...
 
-    def again(self, begun: Intent) -> Intent:
+    def restage(self, intent: Intent) -> Intent:
         """Read the ranges of an intent again with its own spec, and stage them."""
         ...
 
@@ -95,3 +95,19 @@ class Maintenance(Protocol):
     """Table maintenance between batches."""
 
     def __call__(self, context: PipelineContext, at_end: bool = False) -> None: ...
+
+
+class HotStore(Protocol):
+    """A database that has the rows of the tables, too: `headrace.hot_store.hot_store.PostgresHotStore`."""
+
+    def follow(self, tables: Iterable[str]) -> None:
+        """Follow these tables from now on; their newest commits are written as soon as possible."""
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until the hot store has every commit so far, if the pipeline requires that."""
+
+    def finish(self, stop: threading.Event) -> None:
+        """Wait for the last commits at the end of a bounded run."""
+
+    def close(self) -> None:
+        """End without waiting for an unreachable database."""

@@ -42,7 +42,7 @@ PLACE = ("topic", "partition", "offset")
 
 
 @dataclass
-class _Seen:
+class _RecentKeys:
     """Keys of a table's rows since a time, as of a version."""
 
     version: int
@@ -55,7 +55,7 @@ class Deduplication:
 
     def __init__(self, tables: PipelineTables) -> None:
         self._tables = tables
-        self._seen: dict[str, _Seen] = {}
+        self._recent_keys: dict[str, _RecentKeys] = {}
         self.places: dict[str, pa.Table] = {}  # by table: records of the rows that the last batch dropped
 
     def drop_duplicates(
@@ -68,9 +68,9 @@ class Deduplication:
             mine = [each for each in files if each.table == layout.path]
             if not mine or _has(entry, self._tables.writer, batch):
                 continue
-            gone, new, counts = self._of_table(entry, layout, mine, counts, batch, started)
-            files = [each for each in files if each not in gone] + new
-            old += gone
+            replaced, new, counts = self._of_table(entry, layout, mine, counts, batch, started)
+            files = [each for each in files if each not in replaced] + new
+            old += replaced
         return tuple(files), counts, old
 
     def _of_table(
@@ -88,49 +88,51 @@ class Deduplication:
         parts = [_keys(staged, as_file(each), rules.keys, layout.schema) for each in mine]
         rows, within = pa.concat_tables(parts), rules.within // _MICRO
         newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
-        seen = self._known(entry, rules, layout.schema, newest - 2 * within)
-        doubled = doubles(rows, seen.parts, rules.keys, within)
-        self._keep_along(seen, rows.filter(pa.array(~doubled)).select([*rules.keys, TIME]), newest - 2 * within)
-        self.places[entry.store.uri] = rows.filter(pa.array(doubled)).select(PLACE)
+        recent_keys = self._known(entry, rules, layout.schema, newest - 2 * within)
+        is_duplicate = duplicate_mask(rows, recent_keys.parts, rules.keys, within)
+        self._keep_along(
+            recent_keys, rows.filter(pa.array(~is_duplicate)).select([*rules.keys, TIME]), newest - 2 * within
+        )
+        self.places[entry.store.uri] = rows.filter(pa.array(is_duplicate)).select(PLACE)
         ends = np.cumsum([0, *(len(part) for part in parts)])
-        masks = [doubled[low:high] for low, high in pairwise(ends)]
+        masks = [is_duplicate[low:high] for low, high in pairwise(ends)]
         touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
         new, rescued = without_duplicates(entry.store, layout, touched, f"{batch:08d}-once")
-        count = int(doubled.sum())
-        told = {**counts.duplicates, entry.store.uri: count} if count else counts.duplicates
+        count = int(is_duplicate.sum())
+        duplicates = {**counts.duplicates, entry.store.uri: count} if count else counts.duplicates
         counts = replace(
             counts,
             routed=counts.routed - count,
             filtered=counts.filtered + count,
             rescued=counts.rescued - rescued,
-            duplicates=told,
+            duplicates=duplicates,
         )
         return [each for each, _ in touched], new, counts
 
-    def _known(self, entry: OpenTable, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
+    def _known(self, entry: OpenTable, rules: Deduplicate, schema: pa.Schema, since: int) -> _RecentKeys:
         """The cached keys of a table; read again if another writer has changed it."""
-        state, seen = entry.writer.state, self._seen.get(entry.store.uri)
+        state, recent_keys = entry.writer.state, self._recent_keys.get(entry.store.uri)
         version = -1 if state is None else state.version
-        if seen is None or seen.version != version or seen.since > since:
-            parts = [] if state is None else list(_told(entry.store, version, rules.keys, schema, since))
-            seen = self._seen[entry.store.uri] = _Seen(version, since, parts)
-        return seen
+        if recent_keys is None or recent_keys.version != version or recent_keys.since > since:
+            parts = [] if state is None else list(_stored_keys(entry.store, version, rules.keys, schema, since))
+            recent_keys = self._recent_keys[entry.store.uri] = _RecentKeys(version, since, parts)
+        return recent_keys
 
-    def _keep_along(self, seen: _Seen, kept: pa.Table, since: int) -> None:
+    def _keep_along(self, recent_keys: _RecentKeys, kept: pa.Table, since: int) -> None:
         """Add the rows of the batch to the cache, and drop those before the window."""
         if len(kept):
-            seen.parts.append(kept)
-            seen.version += 1
-        seen.since = max(seen.since, since)
-        seen.parts = [part for part in seen.parts if _newest(part) >= seen.since]
+            recent_keys.parts.append(kept)
+            recent_keys.version += 1
+        recent_keys.since = max(recent_keys.since, since)
+        recent_keys.parts = [part for part in recent_keys.parts if _newest(part) >= recent_keys.since]
 
 
-def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
+def duplicate_mask(rows: pa.Table, recent_keys: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
     """Mask of the rows whose keys an earlier row has within the window; NULL never matches."""
-    doubled = np.zeros(len(rows), bool)
+    is_duplicate = np.zeros(len(rows), bool)
     whole = np.flatnonzero(np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys]))
     mine = rows.take(pa.array(whole))
-    before = [_among(part, mine, keys) for part in seen]
+    before = [_among(part, mine, keys) for part in recent_keys]
     together = pa.concat_tables([*(part.select([*keys, TIME]) for part in before), mine.select([*keys, TIME])])
     numbers = _numbers(together, keys)
     many = np.flatnonzero((np.bincount(numbers, minlength=1) > 1)[numbers])
@@ -139,9 +141,9 @@ def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], withi
     place = np.empty(len(together), np.int64)
     place[:known] = -1
     place[known + pc.sort_indices(mine, sort_keys=by_place).to_numpy()] = np.arange(len(mine))
-    found = many[_later_ones(numbers[many], together[TIME].to_numpy()[many], place[many], within)]
-    doubled[whole[found - known]] = True
-    return doubled
+    later_rows = many[_later_ones(numbers[many], together[TIME].to_numpy()[many], place[many], within)]
+    is_duplicate[whole[later_rows - known]] = True
+    return is_duplicate
 
 
 def _later_ones(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
@@ -151,12 +153,12 @@ def _later_ones(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, withi
     try again need one or two rounds; what needs more goes one by one.
     """
     order = np.lexsort((times, numbers))
-    kept, doubled = place < 0, np.zeros(len(numbers), bool)
+    kept, is_duplicate = place < 0, np.zeros(len(numbers), bool)
     for _ in range(_ROUNDS):
-        doubled |= ~kept & _near(numbers, times, order, kept, within)
-        left = np.flatnonzero(~kept & ~doubled)
+        is_duplicate |= ~kept & _near(numbers, times, order, kept, within)
+        left = np.flatnonzero(~kept & ~is_duplicate)
         if not len(left):
-            return np.flatnonzero(doubled)
+            return np.flatnonzero(is_duplicate)
         left = left[np.argsort(place[left])]
         kept[left[np.unique(numbers[left], return_index=True)[1]]] = True
     return _one_by_one(numbers, times, place, within)
@@ -177,15 +179,15 @@ def _near(numbers: np.ndarray, times: np.ndarray, order: np.ndarray, kept: np.nd
 
 def _one_by_one(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
     stand: dict[int, list[int]] = {}
-    doubled: list[int] = []
+    duplicates: list[int] = []
     for at in np.argsort(place, kind="stable").tolist():
         kept, time = stand.setdefault(int(numbers[at]), []), int(times[at])
         near = bisect_left(kept, time - within)
         if place[at] >= 0 and near < len(kept) and kept[near] <= time + within:
-            doubled.append(at)
+            duplicates.append(at)
         else:
             insort(kept, time)
-    return np.array(sorted(doubled), np.int64)
+    return np.array(sorted(duplicates), np.int64)
 
 
 def _among(part: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -217,7 +219,7 @@ def _has(entry: OpenTable, writer: str, batch: int) -> bool:
 # ---- rows of files ----
 
 
-def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
+def _stored_keys(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
     columns = ColumnReader(store, [*keys, f"{SOURCE.name}.timestamp"])
     for file in active_files(store, version).values():
         if _may_hold(file, since):
@@ -243,19 +245,23 @@ def _may_hold(file: File, since: int) -> bool:
 
 def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys and times of a file's rows, and the positions of their records where they are read."""
-    held = columns.live_rows(file)
-    made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
-    source = held[SOURCE.name]
+    live_rows = columns.live_rows(file)
+    key_columns: dict[str, pa.Array] = {key: _column(live_rows, file.partition, schema.field(key)) for key in keys}
+    source = live_rows[SOURCE.name]
     there = {item.name for item in source.type}
     parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in PLACE if name in there}
     time = pc.struct_field(source, "timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    return pa.table({**made, TIME: pc.fill_null(time, 0), **parts})
+    return pa.table({**key_columns, TIME: pc.fill_null(time, 0), **parts})
 
 
-def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
+def _column(live_rows: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
     if log_name(item) in partition:
-        return pa.repeat(value_in(partition, item), len(held))
-    return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
+        return pa.repeat(value_in(partition, item), len(live_rows))
+    return (
+        live_rows[item.name].cast(item.type)
+        if item.name in live_rows.column_names
+        else pa.nulls(len(live_rows), item.type)
+    )
 
 
 def without_duplicates(
@@ -264,12 +270,12 @@ def without_duplicates(
     """Files without the masked rows, and how many of those have rescued values."""
     stager, rescued = Stager(lambda uri: Store(uri, store.profile), name), 0
     try:
-        for each, marked in touched:
+        for each, mask in touched:
             rows = read_rows(Store(each.table, store.profile), as_file(each), layout.schema, layout.partition_by)
-            gone = rows.filter(pa.array(marked))
+            removed_rows = rows.filter(pa.array(mask))
             if RESCUED.name in rows.column_names:
-                rescued += len(gone) - gone[RESCUED.name].null_count
-            stager.add(layout, rows.filter(pa.array(~marked)))
+                rescued += len(removed_rows) - removed_rows[RESCUED.name].null_count
+            stager.add(layout, rows.filter(pa.array(~mask)))
         return list(stager.finish()), rescued
     except BaseException:
         stager.abandon()

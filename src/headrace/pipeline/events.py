@@ -8,13 +8,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.delta.receipt import Receipt
+from headrace.pipeline.phases import Phases
 from headrace.plan.accounting import Counts
 from headrace.write.intent import Intent
 
 Report = Callable[[dict[str, Any]], None]
 
 
-def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
+def to_all(*reports: Report) -> Report:
+    """Report every event to each of these, in order."""
+
+    def report(event: dict[str, Any]) -> None:
+        for each in reports:
+            each(event)
+
+    return report
+
+
+def batch_event(intent: Intent, receipts: Sequence[Receipt], phases: Phases) -> dict[str, Any]:
     """The event of a finished batch."""
     seconds = (datetime.now(UTC) - intent.started).total_seconds()
     return {
@@ -22,10 +33,18 @@ def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
         "pipeline": intent.pipeline,
         "batch": intent.batch,
         **intent.counts.counters(),
-        "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
+        "bytes": intent.counts.value_bytes,
+        "tables": {each.path: _committed_part(each) for each in receipts},
         "runs": intent.runs,
+        "phases": phases.rounded(),
         "seconds": round(seconds, 3),
     }
+
+
+def _committed_part(receipt: Receipt) -> dict[str, Any]:
+    """What a commit has added to its table."""
+    part = {"version": receipt.version, "rows": receipt.rows, "files": receipt.files, "bytes": receipt.bytes}
+    return part | ({"conflicts": receipt.conflicts} if receipt.conflicts else {})
 
 
 @dataclass

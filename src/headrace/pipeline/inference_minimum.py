@@ -44,4 +44,4 @@ def _minimums(pipeline: Pipeline) -> Iterator[Infer]:
 def _waiting(pipeline: Pipeline) -> int:
     """Offsets not read yet; of a new partition, all of them."""
     bounds = pipeline.source.bounds().items()
-    return sum(found.latest - pipeline.position.get(each, found.earliest) for each, found in bounds)
+    return sum(offsets.latest - pipeline.position.get(each, offsets.earliest) for each, offsets in bounds)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 from headrace.delta.log import newest_version
+from headrace.delta.txn import foreign_txn
 from headrace.errors import PipelineStopped
 from headrace.pipeline.table_entry import OpenTable, TableOpener, check_row_identity
 from headrace.plan.branch import CompiledBranch
@@ -63,8 +64,8 @@ class OpenTables:
             if entry.store.uri == table.path:
                 return entry
         route_id = None if table.dead_letters else self.spec.route_of(table.path)
-        apart = any(file.table != table.path for file in table.files)
-        entry = self._open(route_id, table.path, dead_letters=table.dead_letters, apart=apart)
+        by_spark = any(file.table != table.path for file in table.files)
+        entry = self._open(route_id, table.path, dead_letters=table.dead_letters, by_spark=by_spark)
         if route_id is not None:
             self.by_route[route_id] = entry
         else:
@@ -84,6 +85,7 @@ class OpenTables:
         for entry in created:
             table = self._open(entry.route_id, entry.store.uri, dead_letters=entry.dead_letters)
             entry.writer, entry.table_id, entry.scanned = table.writer, table.table_id, table.scanned
+            entry.floors, entry.foreign_versions = table.floors, table.foreign_versions
         return bool(created)
 
     def follow_logs(self) -> None:
@@ -94,14 +96,29 @@ class OpenTables:
                 entry.scanned = entry.writer.state.version
 
     def _open(
-        self, route_id: RouteId | None, uri: str, *, dead_letters: bool = False, apart: bool = False
+        self, route_id: RouteId | None, uri: str, *, dead_letters: bool = False, by_spark: bool = False
     ) -> OpenTable:
-        """Open a table; without a route, the spec has no rules for it. `apart`: its files are staged elsewhere."""
+        """Open a table; without a route, the spec has no rules for it. `by_spark`: its files are staged elsewhere."""
         branch = self.branches[route_id.branch if route_id else ""]
         rules, store = branch.rules(route_id.route if route_id else ""), Store(uri, self._profile)
-        writer = self._opener.open(store, rules if route_id else None, apart)
+        writer = self._opener.open(store, rules if route_id else None, by_spark)
         if route_id is not None:
             check_row_identity(uri, rules, self._opener.ledger.known.tables.get(uri))
         state = writer.state
         table_id, version = (str(uuid.uuid4()), -1) if state is None else (state.table_id, state.version)
-        return OpenTable(route_id, branch, store, rules, writer, table_id, dead_letters, scanned=version)
+        table = OpenTable(route_id, branch, store, rules, writer, table_id, dead_letters, scanned=version)
+        if route_id is not None and self._opener.writer == self.spec.pipeline:  # a replay skips nothing
+            self._take_over(table)
+        return table
+
+    def _take_over(self, entry: OpenTable) -> None:
+        """Let a table skip the records that kafka-delta-ingest has written to it."""
+        uri = entry.store.uri
+        entry.taken_over = self._opener.taken_over(uri)
+        entry.foreign = self._opener.foreign_txns(uri, entry.rules)
+        entry.foreign.check_stopped(uri, entry.taken_over, entry.writer.state)
+        offsets = entry.foreign.offsets(entry.writer.state)
+        entry.foreign_versions = {foreign_txn(entry.foreign.app_id, each[1]): last for each, last in offsets.items()}
+        lasts = {**entry.taken_over, **(offsets if entry.foreign.are_current else {})}
+        position = self._opener.ledger.position()  # floors below it would only cost time
+        entry.floors = {each: last for each, last in lasts.items() if last >= position.get(each, 0)}

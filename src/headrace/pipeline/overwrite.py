@@ -45,14 +45,14 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
         )
     number = ledger.known.full_refresh.number + 1
     ledger.decide(f"full refresh {number}", source.start(source.bounds()))
-    ledger.known.remember_full_refresh(FullRefresh(number, open=True))
+    ledger.known.store_full_refresh(FullRefresh(number, open=True))
 
 
 def end(spec: Spec, ledger: Ledger) -> None:
     """Close the full refresh after its drain; the next run starts another one."""
     current = ledger.known.full_refresh
     if spec.table.overwrites and current.open:
-        ledger.known.remember_full_refresh(replace(current, open=False))
+        ledger.known.store_full_refresh(replace(current, open=False))
 
 
 def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Iterable[StagedFile]) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Ite
     return tuple(sorted(folders - set(done)))
 
 
-def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
+def stale_dead_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
     """Dead letters of earlier full refreshes, whose records are read again; none where other pipelines have some."""
     done = known.overwritten if known is not None and known.full_refresh == number else ()
     if not spec.table.overwrites or ALL in done:

@@ -17,7 +17,8 @@ from headrace.plan.branch import EVERY
 from headrace.plan.inferred_columns import InferredColumns, inferred_columns
 from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import UnknownName, unknown_everywhere
-from headrace.source.base import open_source
+from headrace.source.base import Source, open_source
+from headrace.source.spool.receiver import ReceivingSource
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
 from headrace.storage.store import Profile, Store
@@ -38,28 +39,38 @@ class Preview:
     unknown: tuple[UnknownName, ...] = ()  # names that neither these records nor the tables have
 
 
-def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Preview:
-    """Run records of the source, or `envelopes`, through the plan, with the columns of existing tables."""
-    if envelopes is None:
+def preview_records(spec: Spec, records: pa.Table | None, count: int = 10, where: str = "end") -> Preview:
+    """Run records of the source, or `records`, through the plan, with the columns of existing tables."""
+    existing, notes = dict[RouteId, pa.Schema](), list[str]()
+    if records is None:
         _check_start(where)
         source = open_source(spec)
         try:
-            envelopes = source.tail(records, where)
+            records = source.tail(count, where)
         finally:
             source.close()
-    existing, notes = dict[RouteId, pa.Schema](), []
+        notes += [] if len(records) else [_nothing(source, where)]
     for name, branch in spec.branch_specs().items():
         if branch.route.kind == "fixed":
             schema, note = _existing(branch)
             existing |= {} if schema is None else {RouteId(name): schema}
             notes.append(note)
     plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
-    applied = plan.apply(envelopes)
+    applied = plan.apply(records)
     unknown = unknown_everywhere(applied.unknown.items(), plan.branches, plan.schemas)
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
     tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
     return Preview(spec.pipeline, tables, applied.dead_letters, applied.counts, tuple(notes), shown, tuple(unknown))
+
+
+def _nothing(source: Source, where: str) -> str:
+    """Why there are no records, and how to get some."""
+    if where not in ("start", "end"):
+        return f"The source has no records since {where}."
+    if isinstance(source, ReceivingSource):
+        return "Nothing was received yet: run `headrace receive` or `headrace run`, then send records."
+    return "The source has no records."
 
 
 def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[InferredColumns]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace import faults
 from headrace.decode.inference import Structure, merge_inferred, structure_for
 from headrace.decode.payload_field import payload_field
-from headrace.errors import ColumnsDisagree, TableChanged, UnknownColumn
+from headrace.errors import ColumnMismatch, TableChanged, UnknownColumn
 from headrace.pipeline.open_tables import OpenTables
 from headrace.pipeline.table_entry import OpenTable
 from headrace.plan.branch import EVERY, CompiledBranch
@@ -167,7 +167,7 @@ class RouteSchemas:
 
 def _check_declared(entry: OpenTable, existing: pa.Schema) -> None:
     if absent := [column.name for column in entry.rules.columns if column.name not in existing.names]:
-        raise ColumnsDisagree(
+        raise ColumnMismatch(
             f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec has create: never.",
             hint="Add it to the table or remove it from the spec, then run again.",
         )

@@ -7,12 +7,13 @@ from headrace.delta.batch_commits import newest_part
 from headrace.delta.log import newest_version
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
+from headrace.delta.snapshot import load_state
 from headrace.delta.txn import batch_txn
 from headrace.errors import TxnMismatch
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.open_tables import OpenTables
 from headrace.pipeline.route_schemas import RouteSchemas
-from headrace.pipeline.table_entry import batch_in_table, row_identity, staged_for_schema
+from headrace.pipeline.table_entry import OpenTable, batch_in_table, row_identity, staged_for_schema
 from headrace.transform.sql.constraints import constraints_of
 from headrace.write.intent import Intent, TableIntent
 from headrace.write.table_writer import batch_account
@@ -34,6 +35,7 @@ class TableCommits:
         if table.create and receipt.version == 0:
             faults.reach(faults.Point.AFTER_TABLE_CREATION, batch=intent.batch)
         faults.reach(faults.Point.AFTER_COMMIT, batch=intent.batch)
+        self._follow_foreign_txns(entry, table)
         schema = self._schemas.of(entry)
         if schema is not None and (
             schema.table != entry.existing or self._constraints(table) != tuple(map(str, schema.constraints))
@@ -58,7 +60,7 @@ class TableCommits:
         is_there = batch_in_table(entry.store, table, intent, state)
         if is_there:
             log = LogWriter.open(entry.store, [batch_txn(intent.pipeline)], lambda _: None)
-            log.append((), intent.txns(), batch_account(intent, table.plan))
+            log.append((), {**intent.txns(), **table.foreign_txns()}, batch_account(intent, table.attempt))
             self._tables.close(entry)
         elif is_there is None and not accepted:
             raise TxnMismatch(
@@ -68,7 +70,7 @@ class TableCommits:
                 "--accept-new-table` to add the rows of the batch to the table as it is now.",
             )
 
-    def needs_new_plan(self, intent: Intent) -> bool:
+    def needs_restage(self, intent: Intent) -> bool:
         """Whether the files of an open batch no longer fit: another writer created a table or added a constraint."""
         for table in intent.tables:
             if self.contains(table, intent):
@@ -81,23 +83,39 @@ class TableCommits:
                 return True
         return False
 
-    def plan_of(self, table: TableIntent, intent: Intent) -> int:
-        """The number of the plan by which a table has its part of a batch; the intent's where the log does not tell.
+    def is_overtaken(self, intent: Intent) -> bool:
+        """Whether kafka-delta-ingest has written to a table after the batch was staged for it."""
+        for table in intent.tables:
+            if not table.foreign or self.contains(table, intent):
+                continue
+            state = load_state(self._tables.of(table).store, table.foreign)
+            txns = state.txns if state is not None else {}
+            if any(txns.get(name, -1) != before for name, (before, _) in table.foreign.items()):
+                return True
+        return False
 
-        TxnMismatch where the batch has several plans and the commit does not tell which it belongs to.
+    def _follow_foreign_txns(self, entry: OpenTable, table: TableIntent) -> None:
+        """TxnMismatch if kafka-delta-ingest still writes to a table whose txns are not kept current."""
+        entry.foreign.check_stopped(entry.store.uri, entry.taken_over, entry.writer.state)
+        entry.foreign_versions = {**entry.foreign_versions, **table.foreign_txns()}
+
+    def attempt_of(self, table: TableIntent, intent: Intent) -> int:
+        """The attempt of which a table has its part of a batch; the intent's where the log does not tell.
+
+        TxnMismatch where the batch has several attempts and the commit does not tell which it belongs to.
         """
         store = self._tables.of(table).store
         version = newest_version(store)
         part = newest_part(store, version, batch_txn(intent.pipeline)) if version is not None else None
-        if part is not None and not part.account and intent.plan:
+        if part is not None and not part.account and intent.attempt:
             raise TxnMismatch(
                 f"{store.uri}: version {part.version} has the txn of batch {part.batch} of '{intent.pipeline}', but "
-                f"has no account of it, and the batch was planned {intent.plan + 1} times: commitInfo.userMetadata was "
-                "replaced.",
-                hint=f'Set commitInfo.userMetadata of that version to the text {{"headrace": {{"plan": N}}}}, where '
-                f"intents/{intent.batch:012}.N of the state folder (0: no suffix) lists its files; then run again.",
+                f"its commitInfo has no Headrace batch entry, and the batch was staged {intent.attempt + 1} times: "
+                "commitInfo.userMetadata was replaced.",
+                hint=f'Set commitInfo.userMetadata of that version to the text {{"headrace": {{"attempt": N}}}}, where '
+                f"intents/{intent.batch:012}.N of the state directory (0: no suffix) lists its files; then run again.",
             )
-        return int(part.account.get("plan", 0)) if part is not None else table.plan
+        return int(part.account.get("attempt", 0)) if part is not None else table.attempt
 
     def _constraints(self, table: TableIntent) -> tuple[str, ...]:
         """The constraints that a table has now."""

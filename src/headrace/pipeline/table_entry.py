@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import writer as replays_writer
+from headrace.pipeline.foreign_txns import NO_FOREIGN_TXNS, ForeignTxns, takeover_required, txns_of, undecided
 from headrace.plan.branch import CompiledBranch
 from headrace.plan.route_schema import Offsets
-from headrace.spec import TableSpec
+from headrace.spec import Spec, TableSpec
 from headrace.spec.route_id import RouteId
+from headrace.spec.txn import KAFKA_DELTA_INGEST
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter
 from headrace.write.intent import Intent, MergeRules, Scd2Columns, TableIntent
@@ -42,6 +44,9 @@ class OpenTable:
     dead_letters: bool = False
     inferred: Structure | None = None  # fields of its records that were new in this run
     floors: Offsets = field(default_factory=dict)  # records up to these offsets are skipped
+    taken_over: Offsets = field(default_factory=dict)  # records that the table had before the first batch
+    foreign: ForeignTxns = NO_FOREIGN_TXNS  # of kafka-delta-ingest
+    foreign_versions: Mapping[str, int] = field(default_factory=dict)  # of these txns, as read or written last
     rows: str = ""  # row identity, as last written
     scanned: int = -1  # the log was searched for RESTOREs up to this version
     committed: bool = False  # whether this run has committed to it
@@ -73,24 +78,32 @@ class TableOpener:
 
     ledger: Ledger
     spark_table: Callable[[Store], TableWriter]
-    pipeline: str
+    spec: Spec
     writer: str  # the name in the txns of the commits
 
-    def open(self, store: Store, rules: TableSpec | None, apart: bool) -> TableWriter:
-        """Open a table with its options in the spec (None: it has none); `apart`: its files are staged elsewhere."""
-        uri, tail = store.uri, AppendWriter.open(store, self.writer)
+    def open(self, store: Store, rules: TableSpec | None, by_spark: bool) -> TableWriter:
+        """Open a table with its options in the spec (None: it has none); `by_spark`: its files are staged elsewhere."""
+        foreign = self.foreign_txns(store.uri, rules)
+        uri, append_writer = store.uri, AppendWriter.open(store, self.writer, foreign.names)
         known = self.ledger.known.tables.get(uri)
-        apart = apart or (rules is not None and rules.by_spark)
-        committer: TableWriter = tail
-        if tail.state is not None or apart:
+        by_spark = by_spark or (rules is not None and rules.by_spark)
+        committer: TableWriter = append_writer
+        if append_writer.state is not None or by_spark:
             merges = rules is not None and rules.merges is not None
-            committer = self._of_its_kind(tail, store, known, apart, merges)
+            committer = self._of_its_kind(append_writer, store, known, by_spark, merges)
         if rules is not None and rules.overwrites and not committer.commits_directly:
             raise TableFeature(
                 f"{uri} is written by Spark, but mode: {rules.mode} requires direct commits.",
                 hint="Write to a new table, or use mode: append.",
             )
+        if foreign.are_current and not committer.commits_directly:
+            raise TableFeature(
+                f"{uri} is written by Spark, but the txns of {KAFKA_DELTA_INGEST} require direct commits.",
+                hint="Remove table.txn, or write to a new table.",
+            )
         self._check(store, committer, known)
+        if known is None or not known.writers:
+            self._check_taken_over(store, rules, committer.state)
         if committer.state is None and rules is not None and rules.create == "never":
             raise TableGone(f"There is no table at {uri}, and the spec has create: never.", hint="Create it first.")
         return committer
@@ -101,57 +114,78 @@ class TableOpener:
         if committer.state is not None:
             check_txns_last(store.uri, committer.state)
             # With an older ledger, the next batch would be skipped as already applied.
-            self.ledger.check_mark(store.uri, committer.state.txns.get(batch_txn(self.writer)))
+            self.ledger.check_txn(store.uri, committer.state.txns.get(batch_txn(self.writer)))
+
+    def foreign_txns(self, uri: str, rules: TableSpec | None) -> ForeignTxns:
+        """The txns of kafka-delta-ingest in a table."""
+        if rules is None:
+            return NO_FOREIGN_TXNS
+        return ForeignTxns.of(self.spec, rules, self.ledger.known.taken_over.get(uri), self.ledger.position())
+
+    def taken_over(self, uri: str) -> Offsets:
+        """The last offsets of the records that the table had when it was taken over."""
+        taken_over = self.ledger.known.taken_over.get(uri)
+        return taken_over.offsets if taken_over is not None else {}
+
+    def _check_taken_over(self, store: Store, rules: TableSpec | None, state: TableState | None) -> None:
+        """Stop at the first batch for a table with records of kafka-delta-ingest, unless that is decided."""
+        if rules is None or state is None or self.spec.source.kafka is None:
+            return
+        if batch_txn(self.writer) in state.txns or store.uri in self.ledger.known.taken_over:
+            return
+        numbers = {number for _, number in self.ledger.position()}
+        if txns := undecided(rules, txns_of(store, state.version), numbers):
+            raise takeover_required(store.uri, txns)
 
     def _check_restored(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
         """Txns survive a RESTORE, so the rows that it removed would be lost without an error."""
         if known is None or committer.state is None:
             return
         version = committer.state.version
-        if version < (before := was_at(known, self.ledger, store.uri)):
+        if version < (before := last_seen_version(known, self.ledger, store.uri)):
             raise set_back(store.uri, version, before)
-        found = restores_of(store, committer.state, known, self.pipeline)
-        if found.newest is not None:
+        restores = restores_of(store, committer.state, known, self.spec.pipeline)
+        if restores.newest is not None:
             raise table_stop(
                 TableRestored,
-                f"{store.uri} was restored in version {found.newest}, after the last commit of the pipeline.",
+                f"{store.uri} was restored in version {restores.newest}, after the last commit of the pipeline.",
             )
-        if not found.reached:
+        if not restores.reached:
             raise unreached(store.uri, known.scanned)
 
     def _of_its_kind(
-        self, tail: TableWriter, store: Store, known: KnownTable | None, apart: bool, merges: bool
+        self, append_writer: TableWriter, store: Store, known: KnownTable | None, by_spark: bool, merges: bool
     ) -> TableWriter:
-        """Writer of a table: the kind that it was first written with, which never changes (`apart`: Spark)."""
-        why_not = append_blocker(tail.state) if tail.state is not None else None
-        asked = apart and not why_not
-        if asked:
+        """Writer of a table: the kind that it was first written with, which never changes (`by_spark`: Spark)."""
+        why_not = append_blocker(append_writer.state) if append_writer.state is not None else None
+        spec_requires_spark = by_spark and not why_not
+        if spec_requires_spark:
             needs = "merges rows, which direct commits cannot do"
             why_not = f"the spec {needs if merges else 'requires features that only Spark may write'}"
         if known is not None and known.writer == WriterKind.DIRECT and why_not:
             raise TableFeature(
                 f"{store.uri} was written by direct commits, which are no longer possible: {why_not}.",
                 hint="Remove that from the spec or write to a new table, then run again."
-                if asked
+                if spec_requires_spark
                 else "Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to write the "
                 "table with Spark from now on.",
             )
         if why_not or (known is not None and known.writer in (WriterKind.MERGE, WriterKind.SPARK)):
             return self.spark_table(store)
-        return tail
+        return append_writer
 
 
-def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
+def last_seen_version(known: KnownTable, ledger: Ledger, uri: str) -> int:
     """The newest version of a table that the pipeline has certainly read."""
     return max(known.scanned, known.restored, ledger.version_of(uri, known.id))
 
 
 def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
     """RESTOREs of a table that were not accepted yet."""
-    answered = max(known.scanned, known.restored)
-    marks = [batch_txn(pipeline), batch_txn(replays_writer(pipeline))]
-    found = restored_since(store, state, *marks, checked=answered)
-    return found if known.writers else replace(found, reached=True)  # it has no rows of this pipeline
+    checked_version = max(known.scanned, known.restored)
+    txns = [batch_txn(pipeline), batch_txn(replays_writer(pipeline))]
+    restores = restored_since(store, state, *txns, checked=checked_version)
+    return restores if known.writers else replace(restores, reached=True)  # it has no rows of this pipeline
 
 
 def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
@@ -172,8 +206,8 @@ def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: Tabl
 
 def staged_for_schema(table: TableIntent, state: TableState) -> bool:
     """Whether the staged files of a batch still fit a table."""
-    adopted = all(file.table == table.path for file in table.files)
-    if adopted and (append_blocker(state) is not None or table.partition_by != state.partition_by):
+    is_direct_commit = all(file.table == table.path for file in table.files)
+    if is_direct_commit and (append_blocker(state) is not None or table.partition_by != state.partition_by):
         return False
     try:
         check_fits(table.schema, state)
@@ -196,15 +230,15 @@ def merging_of(rules: TableSpec) -> MergeRules | None:
 
 def row_identity(merging: MergeRules | None) -> str:
     """Description of what identifies a row of a table."""
-    return merging.rows if merging else "rows that are only added"
+    return merging.rows if merging else "append-only rows"
 
 
 def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
     """TableFeature where existing rows have another identity than the spec asks for."""
-    wanted = row_identity(merging_of(rules))
-    if known is not None and known.rows not in ("", wanted):
+    identity = row_identity(merging_of(rules))
+    if known is not None and known.rows not in ("", identity):
         raise TableFeature(
-            f"{uri} has {known.rows}, but the spec requires {wanted}.",
+            f"{uri} has {known.rows}, but the spec requires {identity}.",
             hint="Change table.mode and table.merge back, or write to a new table.",
         )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.decode.inference import Structure
 from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import ColumnsDisagree
+from headrace.errors import ColumnMismatch
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.open_tables import OpenTables
-from headrace.pipeline.overwrite import replaced, stale_letters
+from headrace.pipeline.overwrite import replaced, stale_dead_letters
 from headrace.pipeline.route_discovery import RouteDiscovery
 from headrace.pipeline.route_schemas import RouteSchemas
 from headrace.pipeline.table_commits import TableCommits
@@ -21,6 +21,7 @@ from headrace.plan.inferred_columns import InferredColumns
 from headrace.plan.plan import Plan
 from headrace.plan.route_schema import Offsets, RouteSchema
 from headrace.plan.unknown_names import Reports
+from headrace.source.ranges import Range
 from headrace.spec import Spec, TableSpec
 from headrace.spec.route_id import RouteId
 from headrace.stage.change_schema import staged_schema
@@ -46,8 +47,8 @@ class PipelineTables:
     ) -> None:
         self.spec, self.writer, self.ledger = spec, writer or spec.pipeline, ledger
         plan = Plan(spec, {})
-        self._dead_letters_schema = plan.letter_columns.schema
-        opener = TableOpener(ledger, spark_table, spec.pipeline, self.writer)
+        self._dead_letters_schema = plan.dead_letter_columns.schema
+        opener = TableOpener(ledger, spark_table, spec, self.writer)
         self._tables = OpenTables(spec, profile, plan.branches, opener)
         self._schemas = RouteSchemas(self._tables)
         self._discovery = RouteDiscovery(self._tables, self._schemas)
@@ -76,7 +77,7 @@ class PipelineTables:
         """Let all other tables skip records up to these offsets; not for dead letters, which any table may cause."""
         if self._tables.dead_letters.store.uri != uri:
             for entry in self._tables:
-                entry.floors = floors if entry.store.uri != uri else {}
+                entry.floors = {**entry.taken_over, **floors} if entry.store.uri != uri else entry.taken_over
             self._schemas.refresh()
 
     def keep_planned(self, parts: Iterable[TableIntent]) -> None:
@@ -142,8 +143,8 @@ class PipelineTables:
 
     # ---- intents ----
 
-    def intents(self, files: Iterable[StagedFile], batch: int) -> tuple[TableIntent, ...]:
-        """What the batch commits, table by table, dead letters last."""
+    def intents(self, files: Iterable[StagedFile], batch: int, read: Sequence[Range] = ()) -> tuple[TableIntent, ...]:
+        """What the batch commits, table by table, dead letters last; `read`: the positions after it."""
         dead_letters, by_folder = self._tables.dead_letters, dict[str, list[StagedFile]]()
         for file in files:
             by_folder.setdefault(file.table, []).append(file)
@@ -154,7 +155,7 @@ class PipelineTables:
         order = sorted(by_folder, key=lambda folder: (tables[folder][0] is dead_letters, folder))
         routes = (tables[folder][0].route_id for folder in order)
         self._discovery.close_unused(route_id for route_id in routes if route_id is not None)
-        return tuple(self._intent(*tables[folder], by_folder[folder]) for folder in order)
+        return tuple(self._intent(*tables[folder], by_folder[folder], read) for folder in order)
 
     def _stale_tables(self) -> list[str]:
         """Tables that only have rows of earlier full refreshes: overwritten even where no record is routed to them."""
@@ -169,10 +170,12 @@ class PipelineTables:
         known = self.ledger.known
         table, number = known.tables.get(entry.store.uri), known.full_refresh.number
         if entry.dead_letters:
-            return stale_letters(self.spec, table, number, entry.store)
+            return stale_dead_letters(self.spec, table, number, entry.store)
         return replaced(entry.rules, table, number, files)
 
-    def _intent(self, entry: OpenTable, layout: FileLayout, files: list[StagedFile]) -> TableIntent:
+    def _intent(
+        self, entry: OpenTable, layout: FileLayout, files: list[StagedFile], read: Sequence[Range]
+    ) -> TableIntent:
         state = entry.writer.state
         intent = TableIntent(
             entry.store.uri,
@@ -198,6 +201,7 @@ class PipelineTables:
             merging=merging_of(entry.rules),
             cluster_by=_cluster_by(entry, schema),
             constraints=tuple(map(str, schema.constraints)),
+            foreign=entry.foreign.changes(entry.foreign_versions, read, self.ledger.known.start or {}),
         )
 
     # ---- the tables themselves ----
@@ -234,7 +238,7 @@ def _cluster_by(entry: OpenTable, schema: RouteSchema) -> tuple[str, ...]:
     if entry.writer.state is not None:
         return ()
     if absent := [name for name in entry.rules.cluster_by if name not in schema.table.names]:
-        raise ColumnsDisagree(
+        raise ColumnMismatch(
             f"{entry.store.uri} cannot be clustered by '{absent[0]}': neither the spec nor a record has this column.",
             hint="Declare the column or cluster by another one, then run again.",
         )

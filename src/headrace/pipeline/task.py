@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from io import BytesIO
 from math import ceil
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 from headrace import faults
 from headrace.decode.inference import Structure
 from headrace.decode.inference import merge_inferred as merge_structures
-from headrace.errors import HeadraceError, error_from_dict
+from headrace.decode.schema_paths import with_schema_files
+from headrace.errors import EnvironmentMismatch, HeadraceError, error_from_dict
 from headrace.pipeline.manifest import Manifest
 from headrace.plan.accounting import Counts
 from headrace.plan.plan import Plan
@@ -26,9 +30,11 @@ from headrace.source.base import restore_null_headers
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
+from headrace.spec.secrets import BadReference, Secret
 from headrace.stage.layout import FileLayout
 from headrace.stage.stager import Stager
 from headrace.storage.store import Profile, Store
+from headrace.version import VERSION
 
 MANY = 8  # routes
 GATHERED_ROWS = 250_000
@@ -49,10 +55,32 @@ class TaskInput:
     dead_letters: FileLayout
     profile: Profile = field(repr=False)
     unchecked: frozenset[str] = frozenset()  # branches whose column names are to be checked against records
+    schema_files: Mapping[str, bytes] = field(default_factory=dict)  # by path on the driver
 
     def to_bytes(self) -> bytes:
-        """Serialize for the task."""
-        return pickle.dumps(self)
+        """Serialize for the task, with the values of secrets."""
+        stream = BytesIO()
+        _TaskPickler(stream).dump(self)
+        return stream.getvalue()
+
+
+class _TaskPickler(pickle.Pickler):
+    """Pickler that resolves secrets: an executor has neither the environment nor the files of the driver."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Serialize a secret with its value; one that cannot be resolved is reported where it is used."""
+        if not isinstance(value, Secret):
+            return NotImplemented
+        try:
+            return Secret, (value.reference, value.base, value.reveal())
+        except BadReference:
+            return NotImplemented
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions that the driver and all tasks must agree on: the results of a batch depend on them."""
+    return {"Headrace": VERSION, "PyArrow": pa.__version__, "DuckDB": duckdb.__version__}
 
 
 def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
@@ -63,11 +91,23 @@ def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
 
 
 def run_task(
-    serialized: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]
+    expected: Mapping[str, str], serialized: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The body of `mapInArrow`."""
-    manifest = _manifest(serialized, batch, now, batches)
+    """The body of `mapInArrow`; `expected`: the versions of the driver."""
+    if expected == versions():
+        manifest = _manifest(serialized, batch, now, batches)
+    else:  # what another version has serialized may not be readable
+        manifest = Manifest(error=_mismatch(expected).to_dict())
     yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
+
+
+def _mismatch(expected: Mapping[str, str]) -> EnvironmentMismatch:
+    own = versions()
+    wrong = [f"{name} {own.get(name)} instead of {each}" for name, each in expected.items() if own.get(name) != each]
+    return EnvironmentMismatch(
+        f"The executor on {socket.gethostname()} has {', '.join(wrong)} as the driver.",
+        hint="Run `headrace setup --pack` again, or install the versions of the driver on all nodes.",
+    )
 
 
 def raise_task_error(manifests: Iterable[Manifest]) -> None:
@@ -98,19 +138,19 @@ def _stage_all(task_input: TaskInput, plan: Plan, stager: Stager, batches: Itera
     unknown = dict[RouteId, frozenset[UnknownName]]()
     layouts = dict(task_input.layouts)
     records = map(restore_null_headers, batches)
-    for applied in (part for each in gathered(records, len(task_input.schemas)) for part in plan.parts(each)):
+    for applied in (part for each in gathered(records, lambda: plan.routes) for part in plan.parts(each)):
         layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
         assumed |= applied.assumed
         for name, structure in applied.discovered.items():
             known = discovered.get(name)
             discovered[name] = merge_structures(known, structure) if known else structure
         counts = counts + applied.counts
-        unknown |= {name: unknown.get(name, found) & found for name, found in applied.unknown.items()}
+        unknown |= {name: unknown.get(name, names) & names for name, names in applied.unknown.items()}
         if discovered:
             continue  # the driver runs the batch again with the new schemas: from here on, only discover
         for name, rows in applied.tables.items():
             stager.add(layouts[name], rows)
-        if len(applied.dead_letters):
+        if len(applied.dead_letters) and not task_input.spec.dead_letters.drop:
             stager.add(task_input.dead_letters, applied.dead_letters)
         faults.reach(faults.Point.DURING_STAGING)
     if discovered:
@@ -127,14 +167,16 @@ def _layout(plan: Plan, route_id: RouteId) -> FileLayout:
     return FileLayout(schema.uri, schema.table, schema.partition_by, rules.compression, rules.target_file_size)
 
 
-def gathered(batches: Iterable[pa.RecordBatch], routes: int) -> Iterator[pa.Table]:
-    """Batches, combined where there are many routes: decoding a few records of a route costs nearly as much as many."""
-    most = GATHERED_ROWS if routes > MANY else 1
+def gathered(batches: Iterable[pa.RecordBatch], routes: Callable[[], int]) -> Iterator[pa.Table]:
+    """Batches, combined where there are many routes: decoding a few records of a route costs nearly as much as many.
+
+    `routes`: their current number, as the first batch may be the one that has them.
+    """
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= most or size >= GATHERED_BYTES:
+        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES or routes() <= MANY:
             yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
@@ -146,6 +188,7 @@ def _compiled(serialized: bytes) -> tuple[TaskInput, Plan, Any]:
     """The compiled plan, cached in the worker between batches."""
     keep_freed_memory()
     task_input: TaskInput = pickle.loads(serialized)  # noqa: S301 (our own bytes, from our own driver)
+    spec = with_schema_files(task_input.spec, task_input.schema_files)
     stores: dict[str, Store] = {}
 
     def store_for(uri: str) -> Store:
@@ -155,7 +198,7 @@ def _compiled(serialized: bytes) -> tuple[TaskInput, Plan, Any]:
 
     return (
         task_input,
-        Plan(task_input.spec, task_input.schemas, assumes=True, unchecked=task_input.unchecked),
+        Plan(spec, task_input.schemas, assumes=True, unchecked=task_input.unchecked),
         store_for,
     )
 

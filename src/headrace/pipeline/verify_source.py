@@ -21,7 +21,7 @@ def verify_source(source: Source, ledger: Ledger, by_offset: bool = False) -> tu
     `by_offset`: a table orders changes by the offsets of their records.
     """
     topics = same_topics(source, ledger.known.topics)
-    bounds = {each: found for each, found in source.bounds().items() if each[0] in topics}
+    bounds = {each: offsets for each, offsets in source.bounds().items() if each[0] in topics}
     if by_offset and (added := added_partitions(bounds, ledger)):
         raise _repartitioned(added)
     _start_new(source, ledger, topics, bounds)
@@ -75,7 +75,7 @@ def _start_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds
     else:
         return
     ids = {topic: topics[topic] for topic, _ in begin}
-    ledger.known.remember_start(begin, ids, ledger.batch + 1)
+    ledger.known.store_start(begin, ids, ledger.batch + 1)
 
 
 def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from headrace.decode.sizes import check_rows
 from headrace.errors import HeadraceError, UsageError
 from headrace.plan import outcomes
 from headrace.plan import routing as route
-from headrace.plan.arrow import append_null_columns, remaining_positions, shared_records, spans, take, values_of
+from headrace.plan.arrow import append_null_columns, piece, remaining_positions, shared_records, spans, take, values_of
 from headrace.plan.batch_result import ResultBuilder
 from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.changes import deletes_by_key, fit_changes
@@ -25,7 +26,7 @@ from headrace.plan.conform import fit
 from headrace.plan.decoding import BranchDecoding
 from headrace.plan.expectations import apply_expectations
 from headrace.plan.rejects import enforce_contract
-from headrace.plan.route_schema import RouteSchema, columns_disagree, predict_schema
+from headrace.plan.route_schema import RouteSchema, column_mismatch, predict_schema
 from headrace.plan.unknown_names import unknown_names
 from headrace.reasons import Reason
 from headrace.spec import TableSpec
@@ -33,6 +34,7 @@ from headrace.transform.steps import Transformed, evaluate_expression
 
 # Arrow tables without a column have no row count, so rows always have this one; Delta column names have no blank.
 ROW = "a row"
+_NO_POSITIONS = pa.array([], pa.int64())
 
 
 class BranchRun:
@@ -70,7 +72,7 @@ class BranchRun:
         rejects, nulls = self.reading.tombstones(rejects, self.records)
         self._reject(self.records, rejects, "decode", self.branch.unrouted)
         skipped = nulls if self.branch.spec.tombstone == "skip" else []
-        keep = remaining_positions(len(values), rejects.index + skipped)
+        keep = remaining_positions(len(values), np.append(rejects.columns.index, skipped).astype(np.int64))
         return take(self.records, keep), peeked if keep is None else peeked.take(keep)
 
     def _by_group(self, records: pa.Table, parts: Mapping[str, pa.Int64Array]) -> None:
@@ -81,13 +83,17 @@ class BranchRun:
             if name in self.branch.assumed:
                 self.builder.assumed.add(self.branch.route_id(name))
             groups.setdefault(self._group_key(name), []).append(name)
+        records, at = _ordered(records, [parts[name] for names in groups.values() for name in names]), 0
         for group, names in groups.items():
+            counts = [len(parts[name]) for name in names]
+            group_records = piece(records, at, sum(counts))
+            at += sum(counts)
             if len(names) > 1 and group not in self.branch.apart:
-                if self._together(records, {name: parts[name] for name in names}):
+                if self._together(group, group_records, names, np.repeat(np.arange(len(names)), counts)):
                     continue
                 self.branch.apart.add(group)  # not tried again: such a group usually keeps ignoring fields
-            for name in names:
-                self._one_route(name, take(records, parts[name]))
+            for name, start, count in zip(names, accumulate(counts, initial=0), counts, strict=False):
+                self._one_route(name, piece(group_records, start, count))
 
     def _group_key(self, name: str) -> Hashable:
         """Key that routes decoded together have in common; new, rejected or merged routes are decoded alone."""
@@ -100,19 +106,26 @@ class BranchRun:
 
     # ---- several routes at once ----
 
-    def _together(self, records: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
-        """Decode and transform several routes together; False if new fields must be attributed to a route."""
-        names, owner = list(parts), np.repeat(np.arange(len(parts)), [len(positions) for positions in parts.values()])
-        records = records.take(pa.concat_arrays(parts.values()))  # ordered by route: each route is a slice
+    def _together(self, group: Hashable, records: pa.Table, names: list[str], owner: np.ndarray) -> bool:
+        """Decode and transform several routes together; False if new fields must be attributed to a route.
+
+        The records are ordered by route; `owner` has the position of its route in `names`.
+        """
         schema = self._schema(names[0])
-        decoded = self.reading.together(
-            self._group_key(names[0]), schema, self.branch.new_field(names[0], schema), records
-        )
-        if decoded.unknown or decoded.ignored:
+        new_field = self.branch.new_field(names[0], schema)
+        decoded = self.reading.together(group, schema, new_field, records)
+        index = decoded.index.to_numpy()
+        if decoded.ignored:
             return False
+        if decoded.unknown:
+            values = values_of(take(records, index))
+            structures = self.reading.new_fields(group, schema, new_field, values, owner[index])
+            if structures is None:
+                return False
+            for number, structure in structures.items():
+                self._report_new(names[number], structure, records)
         self._reject_each(records, decoded.rejects, "decode", names, owner)
         if not self.builder.discovered:
-            index = decoded.index.to_numpy()
             self._transform_each(schema, decoded.rows, take(records, index), names, owner[index])
         return True
 
@@ -149,9 +162,8 @@ class BranchRun:
             self.builder.add(self.branch.route_id(names[number]), table.slice(*span), records.slice(*span))
 
     def _reject_each(self, records: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray) -> None:
-        for number, (start, count) in spans(owner[rejects.index]) if rejects.index else ():
-            at = slice(start, start + count)
-            route_rejects = Rejects(rejects.index[at], rejects.reason[at], rejects.detail[at])
+        for number, (start, count) in spans(owner[rejects.columns.index]):
+            route_rejects = rejects.at(np.arange(start, start + count))
             rules = self.branch.rules(names[number]) if step != "transform" else None
             self._reject(records, route_rejects, step, self._schema(names[number]).uri, rules)
 
@@ -194,10 +206,9 @@ class BranchRun:
         merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
         if merge is None or merge.scd2 or name == EVERY or decode.tombstone:
             return decoded
-        if Reason.TOMBSTONE not in decoded.rejects.reason:
+        if not decoded.rejects.has(Reason.TOMBSTONE):
             return decoded
-        nulls = [at for at, reason, _ in decoded.rejects if reason is Reason.TOMBSTONE]
-        tombstones = records.take(nulls)
+        tombstones = records.take(pa.array(decoded.rejects.among([Reason.TOMBSTONE])))
         table, index, rejects = deletes_by_key(tombstones, schema, merge, decode.options)
         self._reject(tombstones, rejects, "decode", schema.uri)
         self.builder.add(self.branch.route_id(name), table, tombstones.take(index))
@@ -249,9 +260,8 @@ class BranchRun:
             f"table '{name}' exceeds the limit of {limits.tables} tables, or of {limits.new_tables} "
             "new tables per batch"
         )
-        positions = list(range(len(records)))
-        reasons = [Reason.TOO_MANY_TABLES] * len(positions)
-        rejects = Rejects(positions, reasons, [detail] * len(positions))
+        rejects = Rejects()
+        rejects.add_all(np.arange(len(records)), Reason.TOO_MANY_TABLES, detail)
         self._reject(records, rejects, "route", self.branch.uri(name))
 
     def _skip_present(self, records: pa.Table, schema: RouteSchema) -> pa.Table:
@@ -300,9 +310,9 @@ class BranchRun:
         try:
             names, rejects = evaluate_expression(self.branch.routing.value or "", rows, records, self.builder.now)
         except UsageError as error:
-            raise columns_disagree(f"{self.branch.spec.table.path}, route.by.sql", error) from None
+            raise column_mismatch(f"{self.branch.spec.table.path}, route.by.sql", error) from None
         rejected = self._reject(records, rejects, "route", self.branch.unrouted)
-        if (keep := remaining_positions(len(rows), rejects.index)) is not None:
+        if (keep := remaining_positions(len(rows), rejects.columns.index)) is not None:
             keep = outcomes.without_rejects(records, rejected) if self.branch.many else keep
             rows, records, names = rows.take(keep), records.take(keep), names.take(keep)
         routed = route.routes(self.branch.routing, records, names)
@@ -355,10 +365,15 @@ class BranchRun:
         self, records: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
     ) -> pa.Table:
         """Add one dead letter per record; returns the rejected records."""
-        if not rejects.index:
+        if not len(rejects):
             return records.slice(0, 0)
         if self.branch.many:
             rejects = outcomes.first_rejects(records, rejects)
         if rules is not None:
             enforce_contract(rejects, rules, table or "")
-        return self.builder.reject(records, rejects, step, table)
+        return self.builder.reject(self.branch.spec, records, rejects, step, table)
+
+
+def _ordered(records: pa.Table, parts: list[pa.Int64Array]) -> pa.Table:
+    """Records ordered by part, so that each part is a slice: `take` of a chunked column copies all of it every time."""
+    return take(records, parts[0]) if len(parts) == 1 else records.take(pa.concat_arrays([*parts, _NO_POSITIONS]))

@@ -36,6 +36,11 @@ def take(table: pa.Table, index: Any) -> pa.Table:
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
 
 
+def piece(table: pa.Table, start: int, count: int) -> pa.Table:
+    """Slice of a table; the table itself if these are all rows."""
+    return table if count == len(table) else table.slice(start, count)
+
+
 def shared_records(records: pa.Table, index: pa.Int64Array) -> pa.Table:
     """Record of each row; key, value and headers are dictionary-encoded, because rows share their record."""
     columns = [
@@ -45,9 +50,9 @@ def shared_records(records: pa.Table, index: pa.Int64Array) -> pa.Table:
     return pa.table(columns, records.column_names)
 
 
-def remaining_positions(length: int, removed: list[int]) -> pa.Int64Array | None:
+def remaining_positions(length: int, removed: np.ndarray) -> pa.Int64Array | None:
     """Remaining positions; None if these are all."""
-    return pa.array(np.delete(np.arange(length), removed), pa.int64()) if removed else None
+    return pa.array(np.delete(np.arange(length), removed), pa.int64()) if len(removed) else None
 
 
 def fill_columns(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:

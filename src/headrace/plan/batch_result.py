@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -84,7 +83,7 @@ class ResultBuilder:
         self.unknown: dict[RouteId, frozenset[UnknownName]] = {}
         self._tables: dict[RouteId, list[pa.Table]] = {}
         self._origins: dict[RouteId, list[np.ndarray]] = {}
-        self._letters: list[pa.Table] = []
+        self._dead_letters: list[pa.Table] = []
         self._dead: list[np.ndarray] = []
         self._reasons: dict[str, int] = {}
         self._ignored: dict[str, int] = {}
@@ -104,15 +103,15 @@ class ResultBuilder:
         self._origins.setdefault(route_id, []).append(record_numbers(records))
         self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
 
-    def reject(self, records: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
-        """Add dead letters; returns the rejected records."""
-        for reason, count in Counter(rejects.reason).items():
+    def reject(self, spec: Spec, records: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
+        """Add dead letters of a branch; returns the rejected records."""
+        for reason, count in rejects.counts().items():
             self._reasons[reason.value] = self._reasons.get(reason.value, 0) + count
-        rejected = records.take(rejects.index)
+        rejected = records.take(pa.array(rejects.columns.index))
         rejected = pa.table([plain_array(column) for column in rejected.columns], rejected.column_names)
-        self.record_outcomes.have_letter(rejected)
+        self.record_outcomes.are_rejected(rejected)
         self._dead.append(record_numbers(rejected))
-        self._letters.append(dead_letters_of(self.spec, rejected, rejects, step, table, self.now))
+        self._dead_letters.append(dead_letters_of(spec, rejected, rejects, step, table, self.now))
         return rejected
 
     def ignore(self, uri: str, fields: Mapping[str, int]) -> None:
@@ -125,7 +124,7 @@ class ResultBuilder:
 
     def applied(self, dead_letter_columns: DeadLetterColumns, value_bytes: int) -> BatchResult:
         """Build the result."""
-        dead_letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
+        dead_letters = pa.concat_tables(self._dead_letters) if self._dead_letters else DEAD_LETTERS.empty_table()
         record_outcomes = self.record_outcomes
         counts = Counts(
             read=len(record_outcomes.row),

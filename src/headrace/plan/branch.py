@@ -90,7 +90,8 @@ class CompiledBranch:
 
     def bounded(self, schema: RouteSchema, added: int = 0) -> RouteSchema:
         """Schema with the number of columns that the batch can still add."""
-        return replace(schema, room=self._room_beside(schema.table, added))
+        from_danube = self.spec.source_kind == "danube"
+        return replace(schema, room=self._room_beside(schema.table, added), from_danube=from_danube)
 
     def _room_beside(self, columns: Iterable[pa.Field], added: int = 0) -> int:
         limits = self.spec.limits

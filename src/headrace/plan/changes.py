@@ -15,7 +15,7 @@ from headrace.delta.schema import SOURCE
 from headrace.errors import UsageError
 from headrace.plan.conform import broken, fit, source_of
 from headrace.plan.record_keys import keys_before, keys_of_rows
-from headrace.plan.route_schema import RouteSchema, columns_disagree
+from headrace.plan.route_schema import RouteSchema, column_mismatch
 from headrace.reasons import Reason
 from headrace.spec.decode import Format
 from headrace.spec.merge import MergeSpec
@@ -38,7 +38,7 @@ def fit_changes(rows: pa.Table, records: pa.Table, schema: RouteSchema, merge: M
     at = np.arange(len(records)) if keep is None else keep.to_numpy()
     rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, schema, merge))
     rejects = rejects.and_then(_broken(table, records, at, ops, rejects, schema))
-    good = ~np.isin(at, rejects.index)
+    good = ~np.isin(at, rejects.columns.index)
     table, at = table.filter(pa.array(good)), at[good]
     changes = _with_change(table, records.take(pa.array(at)), ops[at], np.arange(len(at)))
     moves, moved_from = _moved(rows, records, changes, at, schema, merge)
@@ -93,7 +93,7 @@ def _holding(
     try:
         result = check.apply(columns, records, now)
     except UsageError as error:
-        raise columns_disagree(f"{schema.uri}, merge", error) from None
+        raise column_mismatch(f"{schema.uri}, merge", error) from None
     return result.index.to_numpy(), result.rejects
 
 
@@ -128,7 +128,7 @@ def _broken(
     """Puts that violate a constraint of the table."""
     if not schema.constraints:
         return Rejects()
-    puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
+    puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.columns.index))
     return broken(table.take(pa.array(puts)), records.take(pa.array(at[puts])), schema, at[puts])
 
 

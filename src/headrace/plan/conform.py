@@ -25,13 +25,13 @@ from headrace.transform.sql.constraints import violations
 def fit(rows: pa.Table, records: pa.Table, schema: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Rows in the schema of the table, their positions (None: all), and rejects."""
     columns: list[pa.ChunkedArray | pa.Array] = []
-    rejects = Rejects([], [], [])
+    rejects = Rejects()
     derived = {by.column: by for by in schema.derived}
     for item in schema.table:
         if item.name in derived:
             column = derive(derived[item.name], _origin(rows, records, schema, derived[item.name]))
         else:
-            column = _column(rows, records, item, rejects)
+            column = _column(rows, records, item, schema, rejects)
         columns.append(column)
         _check_nulls(column, item, rejects)
         if item.name in schema.partition_by:
@@ -40,9 +40,9 @@ def fit(rows: pa.Table, records: pa.Table, schema: RouteSchema) -> tuple[pa.Tabl
     if not columns:
         rejects.add_all(range(len(records)), Reason.MISSING, "no columns known yet")
     keep = None
-    if rejects.index:
+    if len(rejects):
         rejects = rejects.firsts().in_order()  # one dead letter per record: the first error in column order
-        keep = _kept(len(records), rejects.index)
+        keep = _kept(len(records), rejects.columns.index)
         columns = [column.take(keep) for column in columns]
     fitted = [_as(column, item) for column, item in zip(columns, schema.table, strict=True)]
     table = pa.Table.from_arrays(fitted, schema=schema.table)
@@ -51,7 +51,7 @@ def fit(rows: pa.Table, records: pa.Table, schema: RouteSchema) -> tuple[pa.Tabl
 
 def broken(table: pa.Table, records: pa.Table, schema: RouteSchema, at: np.ndarray) -> Rejects:
     """Rejects of rows that violate a constraint of the table; `at` has their positions."""
-    rejects = Rejects([], [], [])
+    rejects = Rejects()
     for detail, rows in violations(schema.constraints, table, records):
         rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
     return rejects.firsts().in_order()
@@ -63,18 +63,20 @@ def _constrained(
     """Remove rows that violate a constraint of the table."""
     at = np.arange(len(table)) if keep is None else keep.to_numpy()
     violating = broken(table, records if keep is None else records.take(keep), schema, at)
-    if not violating.index:
+    if not len(violating):
         return table, keep, rejects
-    good = ~np.isin(at, violating.index)
+    good = ~np.isin(at, violating.columns.index)
     return table.filter(pa.array(good)), pa.array(at[good], pa.int64()), rejects.and_then(violating).in_order()
 
 
-def _column(rows: pa.Table, records: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
+def _column(
+    rows: pa.Table, records: pa.Table, item: pa.Field, schema: RouteSchema, rejects: Rejects
+) -> pa.ChunkedArray | pa.Array:
     absent = rows.schema.get_field_index(item.name) < 0  # column_names would be quadratic in the number of columns
     if item.name == SOURCE.name and absent and same_type(item.type, SOURCE.type):
         return source_of(records)
     if item.name == METADATA.name and same_type(item.type, METADATA.type):
-        return metadata_of(records)
+        return metadata_of(records, from_danube=schema.from_danube)
     if absent:
         default = default_value(item)
         return pa.nulls(len(records), item.type) if default is None else pa.repeat(default, len(records))
@@ -88,7 +90,7 @@ def _origin(rows: pa.Table, records: pa.Table, schema: RouteSchema, by: Partitio
     """Source column of a derived partition column; its own rejects are reported elsewhere."""
     if by.origin == RECORD_TIME and by.origin not in schema.table.names:
         return records["timestamp"]
-    return _column(rows, records, schema.table.field(by.origin), Rejects([], [], []))
+    return _column(rows, records, schema.table.field(by.origin), schema, Rejects())
 
 
 def source_of(records: pa.Table) -> pa.StructArray:
@@ -114,9 +116,8 @@ def _converted(column: pa.ChunkedArray, item: pa.Field, rejects: Rejects) -> pa.
     )
     bad = pc.indices_nonzero(pc.invert(pc.fill_null(answer.column("ok"), False))).to_pylist()
     for position in bad:
-        rejects.index.append(position)
-        rejects.reason.append(Reason.OVERFLOW)
-        rejects.detail.append(f"{item.name}: {column[position].as_py()!s:.80} does not fit {type_name(item.type)}")
+        detail = f"{item.name}: {column[position].as_py()!s:.80} does not fit {type_name(item.type)}"
+        rejects.add(position, Reason.OVERFLOW, detail)
     return _flat(answer.column("w")).cast(item.type)
 
 
@@ -207,5 +208,5 @@ def _empty(kind: pa.DataType) -> pa.Scalar:
     return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
 
 
-def _kept(length: int, rejected: list[int]) -> pa.Int64Array:
+def _kept(length: int, rejected: np.ndarray) -> pa.Int64Array:
     return pa.array(np.delete(np.arange(length), rejected), pa.int64())

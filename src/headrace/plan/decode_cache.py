@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import UNTOLD, Decoded
+from headrace.decode.base import UNTOLD, Decoded, Rejects
 from headrace.decode.payload_field import payload_field, payload_fields
 from headrace.plan.explode import own_names
 from headrace.plan.route_schema import decoded_schema
@@ -19,16 +19,16 @@ class DecodeCache:
 
     def __init__(self, branches: int) -> None:
         self._wanted = branches > 1
-        self._made: list[tuple[pa.Table, pa.Schema, Decoded]] = []
+        self._entries: list[tuple[pa.Table, pa.Schema, Decoded]] = []
 
     def keep(self, records: pa.Table, payload: pa.Schema, decoded: Decoded) -> None:
         """Store a result."""
         if self._wanted and decoded.unknown is None:
-            self._made.append((records, payload, decoded))
+            self._entries.append((records, payload, decoded))
 
     def find(self, records: pa.Table, payload: pa.Schema, explode: Explode | None) -> Decoded | None:
         """Cached result in the columns of this payload; its rejects must be decoded again."""
-        for cached, cached_payload, decoded in self._made:
+        for cached, cached_payload, decoded in self._entries:
             if cached is records and _covers(cached_payload, payload, explode) and not _misses(decoded, explode):
                 return replace(decoded, rows=_in_columns(decoded.rows, cached_payload, payload), ignored={})
         return None
@@ -67,9 +67,10 @@ def _in_columns(rows: pa.Table, cached: pa.Schema, payload: pa.Schema) -> pa.Tab
 
 def merge_cached(lent: Decoded, rest: Decoded) -> Decoded:
     """Merge a cached result with the result of decoding its rejects again."""
-    at = np.array(lent.rejects.index, np.int64)
+    at = lent.rejects.columns.index
     index = np.concatenate([lent.index.to_numpy(), at[rest.index.to_numpy()]])
     order = np.argsort(index, kind="stable")
-    rejects = replace(rest.rejects, index=at[rest.rejects.index].tolist())
+    rejects = Rejects()
+    rejects.join(rest.rejects, at)
     rows = pa.concat_tables([lent.rows, rest.rows])
     return replace(rest, rows=rows.take(pa.array(order)), index=pa.array(index[order]), rejects=rejects)

@@ -8,17 +8,28 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import UNTOLD, Decoded, Decoder, NewField, Rejects, SchemaPredictor, fills_of
+from headrace.decode.base import (
+    UNTOLD,
+    Decoded,
+    Decoder,
+    NewField,
+    NewFieldFinder,
+    Rejects,
+    SchemaPredictor,
+    TopicDecoder,
+    fills_of,
+)
 from headrace.decode.inference import Structure
 from headrace.decode.registry.client import Registered
 from headrace.decode.sizes import row_bytes
 from headrace.decode.widening import widened_types
 from headrace.plan import explode as exploding
-from headrace.plan.arrow import fill_columns, insert_null_rows, values_of
+from headrace.plan.arrow import fill_columns, insert_null_rows, remaining_positions, take, values_of
 from headrace.plan.batch_result import ResultBuilder
 from headrace.plan.branch import CompiledBranch
 from headrace.plan.decode_cache import merge_cached
 from headrace.plan.route_schema import RouteSchema
+from headrace.plan.source_rejects import REJECTING_SOURCES, source_rejects
 from headrace.reasons import MISFITS, Reason
 from headrace.spec.explode import Explode
 
@@ -44,19 +55,28 @@ class BranchDecoding:
         """Decode records with the same payload, of one or several routes."""
         return self._settled(self._decoded(key, schema.payload, new_field, records, schema), records)
 
+    def new_fields(
+        self, key: Hashable, schema: RouteSchema, new_field: NewField, values: pa.BinaryArray, owner: np.ndarray
+    ) -> dict[int, Structure] | None:
+        """New fields by owner of good values, which were decoded together; None if the format cannot tell them."""
+        decoder = self.branch.decoder(key, schema.payload, new_field, schema)
+        return decoder.new_fields(values, owner) if isinstance(decoder, NewFieldFinder) else None
+
     def infer(self, route: str, records: pa.Table) -> Structure | None:
         """Infer the schema of records."""
+        if self.branch.spec.source_kind in REJECTING_SOURCES:
+            rejects = source_rejects(records)
+            records = take(records, remaining_positions(len(records), rejects.columns.index))
         if self.branch.explode is None:
-            return self.branch.decoder(f"{route}?", pa.schema([]), "evolve").decode(values_of(records)).unknown
+            return _decode(self.branch.decoder(f"{route}?", pa.schema([]), "evolve"), records).unknown
         # A cached decoder remembers earlier types: elements that conflicted before may now agree.
         fresh = self.branch.fresh_decoder(pa.schema([]), "evolve")
-        return exploding.show_elements(self.branch.explode, fresh.decode(values_of(records)).unknown)
+        return exploding.show_elements(self.branch.explode, _decode(fresh, records).unknown)
 
     def wider(self, route: str, schema: RouteSchema, records: pa.Table, rejects: Rejects) -> Structure | None:
         """Wider types that rejected values require; partition columns are not widened."""
-        misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
         contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
-        if not misfits or not contract.widens:
+        if not contract.widens or not len(misfits := rejects.among(MISFITS)):
             return None
         explode = self.branch.explode
 
@@ -66,10 +86,14 @@ class BranchDecoding:
         # The fields of elements are widened together or not at all.
         fixed = [item.name for item in schema.payload if any(map(stays, exploding.column_names(explode, item)))]
         values = values_of(records).take(pa.array(misfits))
+        topics = _topics_of(records).take(pa.array(misfits))
 
         def decode(payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
             key = (new_field, payload.serialize().to_pybytes())
-            return self.branch.decoder(key, payload, new_field, schema).decode(values)
+            decoder = self.branch.decoder(key, payload, new_field, schema)
+            if isinstance(decoder, TopicDecoder):
+                return decoder.decode_of_topics(values, topics)
+            return decoder.decode(values)
 
         wider_types = widened_types(schema.payload, self.branch.new_field(route, schema), values, decode, fixed)
         return wider_types if explode is None else exploding.show_elements(explode, wider_types)
@@ -87,31 +111,35 @@ class BranchDecoding:
         decoder = self.branch.decoder(key, payload, new_field, schema)
         cached = self.shared.find(records, payload, self.branch.explode)
         if cached is None:
-            decoded = decode_records(decoder, records)
+            decoded = self._decode(decoder, records)
             self.shared.keep(records, payload, decoded)
             return decoded
         return (
-            merge_cached(cached, decode_records(decoder, records.take(cached.rejects.index)))
-            if cached.rejects.index
+            merge_cached(cached, self._decode(decoder, records.take(pa.array(cached.rejects.columns.index))))
+            if len(cached.rejects)
             else cached
         )
+
+    def _decode(self, decoder: Decoder, records: pa.Table) -> Decoded:
+        """Decode the records that the source has not rejected."""
+        if self.branch.spec.source_kind not in REJECTING_SOURCES or not len(rejects := source_rejects(records)):
+            return decode_records(decoder, records)
+        positions = np.delete(np.arange(len(records)), rejects.columns.index)
+        decoded = decode_records(decoder, take(records, positions))
+        rejects.join(decoded.rejects, positions)
+        return replace(decoded, index=pa.array(positions[decoded.index.to_numpy()]), rejects=rejects.in_order())
 
     # ---- tombstones ----
 
     def tombstones(self, rejects: Rejects, records: pa.Table) -> tuple[Rejects, list[int]]:
         """Rejects without tombstones, and the positions of tombstones; skipped ones are counted as filtered."""
         answer = self.branch.spec.tombstone
-        if answer == "dead_letter" or Reason.TOMBSTONE not in rejects.reason:
+        if answer == "dead_letter" or not rejects.has(Reason.TOMBSTONE):
             return rejects, []
-        others, nulls = Rejects(), []
-        for position, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-            if reason is Reason.TOMBSTONE:
-                nulls.append(position)
-            else:
-                others.add(position, reason, detail)
+        nulls: list[int] = rejects.among([Reason.TOMBSTONE]).tolist()
         if answer == "skip":
             self.builder.record_outcomes.are_filtered(records, nulls)
-        return others, nulls
+        return rejects.without(Reason.TOMBSTONE), nulls
 
     def _settled(self, decoded: Decoded, records: pa.Table) -> Decoded:
         if self.branch.spec.decode.options.many:
@@ -124,7 +152,7 @@ class BranchDecoding:
 
     def _count_empty(self, decoded: Decoded, records: pa.Table) -> None:
         """Count records without rows as filtered."""
-        with_outcome = np.concatenate([decoded.index.to_numpy(), np.array(decoded.rejects.index, np.int64)])
+        with_outcome = np.concatenate([decoded.index.to_numpy(), decoded.rejects.columns.index])
         self.builder.record_outcomes.are_filtered(records, np.setdiff1d(np.arange(len(records)), with_outcome))
 
     # ---- several rows per record ----
@@ -172,11 +200,23 @@ class BranchDecoding:
 
 def decode_records(decoder: Decoder, records: pa.Table) -> Decoded:
     """Decode records; columns that come from the record itself are filled."""
-    decoded = decoder.decode(values_of(records))
+    decoded = _decode(decoder, records)
     for column, source in fills_of(decoder).items():
         if column in decoded.rows.column_names:
             decoded = replace(decoded, rows=fill_columns(decoded.rows, column, records[source].take(decoded.index)))
     return decoded
+
+
+def _decode(decoder: Decoder, records: pa.Table) -> Decoded:
+    values = values_of(records)
+    if isinstance(decoder, TopicDecoder):
+        return decoder.decode_of_topics(values, _topics_of(records))
+    return decoder.decode(values)
+
+
+def _topics_of(records: pa.Table) -> pa.StringArray:
+    topics = records.column("topic")
+    return topics.chunk(0) if topics.num_chunks == 1 else pa.concat_arrays([*topics.chunks, pa.array([], topics.type)])
 
 
 def list_column(
@@ -194,17 +234,17 @@ def list_column(
     """
     rejects = new_field in ("reject", "stop")
     asked: NewField = "evolve" if full else "ignore" if rejects else new_field
-    found = ask(payload, asked)
-    unknown, more = exploding.show_elements(explode, found.unknown), exploding.other_fields(explode, found.unknown)
+    decoded = ask(payload, asked)
+    unknown, more = exploding.show_elements(explode, decoded.unknown), exploding.other_fields(explode, decoded.unknown)
     if asked in ("ignore", "rescue"):
-        more |= exploding.ignored_paths(explode, found.ignored)
+        more |= exploding.ignored_paths(explode, decoded.ignored)
     if unknown is not None and not exploding.added_columns(explode, payload, unknown):
         unknown = None
-    has_new = unknown is not None or exploding.own_names(explode, found.ignored) or UNTOLD in found.ignored
+    has_new = unknown is not None or exploding.own_names(explode, decoded.ignored) or UNTOLD in decoded.ignored
     if rejects and has_new:
         strict = exploding.only_elements(explode, exploding.with_skipped_fields(payload, more))
-        found, unknown = ask(strict, new_field), None
-    return replace(found, unknown=unknown, ignored=exploding.own_names(explode, found.ignored)), more
+        decoded, unknown = ask(strict, new_field), None
+    return replace(decoded, unknown=unknown, ignored=exploding.own_names(explode, decoded.ignored)), more
 
 
 def _without_room(rejects: Rejects) -> Rejects:

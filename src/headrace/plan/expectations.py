@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.decode.base import Rejects
 from headrace.errors import ContractViolation, UsageError
-from headrace.plan.route_schema import columns_disagree
+from headrace.plan.route_schema import column_mismatch
 from headrace.reasons import Reason
 from headrace.spec.table import Expectation
 from headrace.transform.steps import Transform, WhereStep
@@ -29,7 +29,7 @@ class ExpectationResult:
     @property
     def dropped(self) -> np.ndarray:
         """Rows that are filtered."""
-        return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.index)
+        return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.columns.index)
 
 
 def apply_expectations(
@@ -57,8 +57,8 @@ def _violations(expectation: Expectation, rows: pa.Table, records: pa.Table, now
     try:
         result = check.apply(_read(check, rows), records, now)
     except UsageError as error:
-        raise columns_disagree(f"{uri}, expectation {expectation.name}", error) from None
-    failed = np.array(result.rejects.index, np.int64)
+        raise column_mismatch(f"{uri}, expectation {expectation.name}", error) from None
+    failed = result.rejects.columns.index
     return np.sort(np.concatenate([result.filtered.to_numpy(), failed]))
 
 

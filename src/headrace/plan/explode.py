@@ -251,7 +251,9 @@ def explode_records(
     `lent`: bytes per row that are copied from the key and headers, by position of the record.
     `record`: add the record column.
     """
-    decoded = _light(explode, _narrow(explode, _told(explode, decoded), limits.rows), limits.repeated_bytes, lent)
+    decoded = _light(
+        explode, _narrow(explode, _with_known_elements(explode, decoded), limits.rows), limits.repeated_bytes, lent
+    )
     index, lists = decoded.index.to_numpy(), _lists(explode, decoded.rows)
     counts, row_counts = _shown(explode, decoded)
     parents = np.repeat(np.arange(len(index)), row_counts)
@@ -333,13 +335,13 @@ def _joined(records: pa.ChunkedArray, elements: pa.StringArray) -> pa.Array:
     return pc.coalesce(pc.binary_join_element_wise(first, second, ","), _whole(records), elements)
 
 
-def _told(explode: Explode, decoded: Decoded) -> Decoded:
+def _with_known_elements(explode: Explode, decoded: Decoded) -> Decoded:
     """Reject records with elements while the element type is unknown."""
     if explode.column not in decoded.rows.column_names or not pa.types.is_string(decoded.rows[explode.column].type):
         return decoded
     texts = decoded.rows[explode.column]
     has_elements = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NOTHING)), False).to_numpy()
-    message = f"{explode.column}: expected an array with elements of one type, got"
+    message = f"{explode.column}: expected an array with elements of one type, saw"
     return _refused(decoded, has_elements, Reason.TYPE, lambda row: f"{message} {texts[row].as_py():.80}")
 
 
@@ -388,7 +390,7 @@ def _refused(decoded: Decoded, bad: np.ndarray, reason: Reason, detail: Callable
         return decoded
     index, rows = decoded.index.to_numpy(), np.flatnonzero(bad)
     rejected, first = np.unique(index[rows], return_index=True)
-    rejects = Rejects([*decoded.rejects.index], [*decoded.rejects.reason], [*decoded.rejects.detail])
+    rejects = Rejects.of(decoded.rejects.columns)
     for position, row in zip(rejected.tolist(), rows[first].tolist(), strict=True):
         rejects.add(position, reason, detail(row))
     keep = pa.array(~np.isin(index, rejected))

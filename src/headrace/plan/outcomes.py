@@ -21,12 +21,8 @@ def with_record_numbers(records: pa.Table) -> pa.Table:
 
 def first_rejects(records: pa.Table, rejects: Rejects) -> Rejects:
     """First reject of each record."""
-    owners, first, seen_records = record_numbers(records), Rejects(), set[int]()
-    for index, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-        if (record := int(owners[index])) not in seen_records:
-            seen_records.add(record)
-            first.add(index, reason, detail)
-    return first
+    _, first = np.unique(record_numbers(records)[rejects.columns.index], return_index=True)
+    return rejects.at(np.sort(first))
 
 
 def without_records(rows: pa.Table, records: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -54,7 +50,7 @@ class RecordOutcomes:
     """Outcomes of all records of a batch, collected independently, so that the sum is a real check."""
 
     row: np.ndarray
-    letter: np.ndarray
+    rejected: np.ndarray
     present: np.ndarray
     filtered: np.ndarray
 
@@ -67,9 +63,9 @@ class RecordOutcomes:
         """Mark records with a row."""
         self.row[record_numbers(records)] = True
 
-    def have_letter(self, records: pa.Table) -> None:
+    def are_rejected(self, records: pa.Table) -> None:
         """Mark records with a dead letter."""
-        self.letter[record_numbers(records)] = True
+        self.rejected[record_numbers(records)] = True
 
     def are_present(self, records: pa.Table, at: np.ndarray) -> None:
         """Mark records at positions that a table already has."""
@@ -87,14 +83,14 @@ class RecordOutcomes:
     @property
     def dead(self) -> int:
         """Records with a dead letter and no row."""
-        return int((self.letter & ~self.row).sum())
+        return int((self.rejected & ~self.row).sum())
 
     @property
     def skipped(self) -> int:
         """Records without row or dead letter that a table already has."""
-        return int((self.present & ~self.row & ~self.letter).sum())
+        return int((self.present & ~self.row & ~self.rejected).sum())
 
     @property
     def left_out(self) -> int:
         """Records without any row because they were filtered."""
-        return int((self.filtered & ~self.row & ~self.letter & ~self.present).sum())
+        return int((self.filtered & ~self.row & ~self.rejected & ~self.present).sum())

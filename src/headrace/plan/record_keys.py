@@ -16,10 +16,10 @@ from headrace.decode.decoders import decoder
 from headrace.decode.payload_field import payload_field
 from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
-from headrace.spec.decode import Format, Key
+from headrace.spec.decode import Format, KeyFormat
 from headrace.spec.merge import MergeSpec
 
-Keys = tuple[pa.Table, pa.Int64Array, Rejects]
+_Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
 def keys_before(texts: pa.StringArray, schema: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
@@ -41,14 +41,14 @@ def _payload(schema: RouteSchema, merge: MergeSpec) -> pa.Schema:
     )
 
 
-def keys_of_rows(keys: pa.ChunkedArray, schema: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
+def keys_of_rows(keys: pa.ChunkedArray, schema: RouteSchema, merge: MergeSpec, how: Format) -> _Keys:
     """Key columns from record keys, with their positions, and rejects."""
     values = keys.combine_chunks()
     present = values.is_valid().to_numpy(zero_copy_only=False)
     rejects, at = Rejects(), np.flatnonzero(present)
     rejects.add_all(np.flatnonzero(~present), Reason.NO_KEY, "tombstone without a key")
     rows, index, key_rejects = _READ[how.keyed_by](values.take(pa.array(at)), _payload(schema, merge), how)
-    for position, reason, detail in zip(key_rejects.index, key_rejects.reason, key_rejects.detail, strict=True):
+    for position, reason, detail in key_rejects:
         rejects.add(int(at[position]), reason, f"the key: {detail}")
     table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]
     complete = _whole(table)
@@ -62,7 +62,7 @@ def _whole(keys: pa.Table) -> np.ndarray:
     return mask
 
 
-def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> _Keys:
     """JSON objects, with or without the schema part of Debezium; for a single key also the bare value."""
     if len(payload) == 1:
         values = _as_objects(values, payload.field(0).name)
@@ -88,16 +88,15 @@ def _below(item: pa.Field) -> pa.Field:
     return replace(spec, path=".".join(["payload", *spec.keys])).to_arrow()
 
 
-def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:
+def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> _Keys:
     """Decode the values at positions."""
     decoded = read.decode(values.take(pa.array(at, pa.int64())))
-    rejects = Rejects(
-        [int(at[position]) for position in decoded.rejects.index], decoded.rejects.reason, decoded.rejects.detail
-    )
+    rejects = Rejects()
+    rejects.join(decoded.rejects, at)
     return decoded.rows, pa.array(at[decoded.index.to_numpy()], pa.int64()), rejects
 
 
-def _together(first: Keys, second: Keys) -> Keys:
+def _together(first: _Keys, second: _Keys) -> _Keys:
     """Merge two results in the order of the values."""
     rows = first[0].replace_schema_metadata()
     rows = pa.concat_tables([rows, second[0].rename_columns(rows.column_names).cast(rows.schema)])
@@ -106,7 +105,7 @@ def _together(first: Keys, second: Keys) -> Keys:
     return rows.take(pa.array(order)), pa.array(index[order]), first[2].and_then(second[2])
 
 
-def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> _Keys:
     """Text, or a number as text."""
     if not pa.types.is_string(payload.field(0).type):
         return _json_keys(values, payload, how)
@@ -114,12 +113,12 @@ def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     return decoded.rows, decoded.index, decoded.rejects
 
 
-def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> _Keys:
     decoded = decoder("int64", pa.schema([pa.field("value", payload.field(0).type)])).decode(values)
     return decoded.rows, decoded.index, decoded.rejects
 
 
-def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> _Keys:
     """Avro records in the wire format of the registry; for a single key also the bare value."""
     bare = how.model_copy(update={"envelope": "none"})
     decoded = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
@@ -131,7 +130,7 @@ def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     return _together(complete_keys, _decoded(bare_decoder, values, decoded[1].to_numpy()[~complete]))
 
 
-_READ: Mapping[Key, Callable[[pa.BinaryArray, pa.Schema, Format], Keys]] = {
+_READ: Mapping[KeyFormat, Callable[[pa.BinaryArray, pa.Schema, Format], _Keys]] = {
     "json": _json_keys,
     "text": _text_keys,
     "int64": _int64_keys,

@@ -8,13 +8,15 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from headrace.decode.base import Rejects
+from headrace.decode.base import REASONS, Rejects
 from headrace.decode.registry.framing import schema_ids
 from headrace.delta.schema import DEAD_LETTERS
 from headrace.errors import ContractViolation
 from headrace.plan.arrow import values_of
 from headrace.reasons import MISFITS, Reason
 from headrace.spec import ColumnSpec, Spec, TableSpec
+
+_CODES = pa.array([reason.value for reason in REASONS])
 
 
 def dead_letters_of(
@@ -26,8 +28,8 @@ def dead_letters_of(
     rest = [
         pa.repeat(pa.scalar(table, pa.string()), count),
         pa.repeat(step, count),
-        pa.array([reason.value for reason in rejects.reason]),
-        pa.array([detail[:512] for detail in rejects.detail]),
+        _CODES.take(pa.array(rejects.columns.reason)),
+        rejects.columns.detail,
         schema_ids(values_of(records), spec.decode.options.framing),
         pa.repeat(spec.pipeline, count),
         pa.repeat(spec.digest, count),
@@ -43,7 +45,7 @@ def enforce_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     own = [answer for column in contract.columns.values() for answer in (column.wrong_type, column.missing)]
     if "stop" not in (contract.wrong_type, contract.missing, *own):
         return
-    for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
+    for _, reason, detail in rejects:
         column = _column_of(detail, rules.columns) if contract.columns else ""
         is_wrong_type = reason in MISFITS and contract.wrong_type_of(column) == "stop"
         if is_wrong_type or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):

@@ -13,6 +13,7 @@ from headrace.decode.inference import Structure, evolve, inferred_widening
 from headrace.decode.payload_field import (
     MessageScope,
     PayloadField,
+    coerced_field,
     dated_field,
     declared_field,
     input_field,
@@ -25,12 +26,12 @@ from headrace.decode.payload_field import (
 )
 from headrace.delta.schema import KEPT, METADATA, SOURCE
 from headrace.delta.type_widening import widens
-from headrace.errors import ColumnsDisagree, UsageError
+from headrace.errors import ColumnMismatch, UsageError
 from headrace.plan import explode as exploding
 from headrace.spec import ColumnSpec, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
-from headrace.spec.types import same_columns, type_name
+from headrace.spec.types import check_field_names, same_columns, type_name
 from headrace.stage.change_schema import check_keys, check_merging, with_scd2_columns
 from headrace.stage.derived_partitions import check_origin, derived_field
 from headrace.stage.partitions import check_partitioning
@@ -59,6 +60,7 @@ class RouteSchema:
     derived: tuple[PartitionBy, ...] = ()  # derived partition columns
     constraints: tuple[Constraint, ...] = ()  # CHECK constraints and invariants of the table
     unfilled: tuple[str, ...] = ()  # columns that are not written because of only_declared
+    from_danube: bool = False  # whether the metadata column is filled from the headers of Danube's messages
     room: int = 2**31  # columns, including nested fields, that the batch can still add
 
 
@@ -76,7 +78,7 @@ def route_schema_of(
 ) -> RouteSchema:
     """Schema of a route from declared columns, the existing table, and inferred columns.
 
-    UsageError if the spec is inconsistent; ColumnsDisagree if records or the table conflict with it.
+    UsageError if the spec is inconsistent; ColumnMismatch if records or the table conflict with it.
     """
     has_data = existing is not None or bool((learned or {}).get("fields"))
     by = rules.partitions if partition_by is None else partition_by
@@ -168,17 +170,17 @@ def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict
 
 @contextmanager
 def disagreement(uri: str, has_data: bool) -> Iterator[None]:
-    """Raise ColumnsDisagree instead of UsageError if a table or records exist."""
+    """Raise ColumnMismatch instead of UsageError if a table or records exist."""
     try:
         yield
     except UsageError as error:
-        raise (columns_disagree(uri, error) if has_data else error) from None
+        raise (column_mismatch(uri, error) if has_data else error) from None
 
 
-def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
+def column_mismatch(uri: str, error: UsageError) -> ColumnMismatch:
     """Error for conflicting columns, with a hint."""
     hint = error.hint or "Fix the producer, or change the spec: add a cast to the expression, or use another column."
-    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{hint} Then run again; the batch will be read again.")
+    return ColumnMismatch(f"{uri}: {error.message}", hint=f"{hint} Then run again; the batch will be read again.")
 
 
 def predict_schema(
@@ -251,6 +253,9 @@ def payload_of(
     )
     unread = [name for name in generated if name not in payload.names]
     payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
+    if rules.coerce is not None:
+        names = {item.name for item in fields}
+        payload = pa.schema([coerced_field(item, rules.coerce, names) for item in payload])
     payload = _for_changes(payload, rules)
     if not rules.contract.rescues:
         return payload
@@ -362,7 +367,7 @@ def table_of(
     """Columns of the table: existing ones in their order, then new ones."""
     aside = set(rules.merges.aside if rules.merges else ()) - declared.keys() - set(existing.names if existing else ())
     fields = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
-    columns = [_made(item, declared.get(item.name)) for item in fields]
+    columns = [_computed_field(item, declared.get(item.name)) for item in fields]
     columns += _partitions(columns, _derived(rules, existing))
     if existing is None:
         own = [item for item in columns if item.name not in KEPT]
@@ -373,6 +378,7 @@ def table_of(
     existing_columns = _followed(existing, new_fields, rules.contract.widens)
     more = [*columns, *_metadata(rules)]
     added = [stored_field(item.with_nullable(True)) for item in more if item.name not in existing.names]
+    check_field_names([*existing_columns, *added], "The table would have the column")
     return pa.schema([*existing_columns, *added])
 
 
@@ -393,7 +399,7 @@ def _metadata(rules: TableSpec) -> list[pa.Field]:
     return [METADATA] if rules.metadata == "danube" else []
 
 
-def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
+def _computed_field(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     if declared is None:
         return item
     kind = item.type if is_masked(item) else declared.type

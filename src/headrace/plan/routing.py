@@ -14,6 +14,7 @@ from headrace.decode.base import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.routing import NAME, Routing
+from headrace.transform.headers import last_header
 
 MAX_LENGTH = 128
 
@@ -56,7 +57,7 @@ def _candidates(routing: Routing, records: pa.Table, peeked: pa.StringArray | No
     if routing.by == "topic":
         return _whole(records.column("topic"))
     if routing.by == "header":
-        return _header(_whole(records.column("headers")), routing.value or "")
+        return last_header(_whole(records.column("headers")), routing.value or "")
     if peeked is None:
         raise UsageError(f"route.by {routing.by}: no values provided.")
     return peeked
@@ -71,17 +72,6 @@ def _under_topics(records: pa.Table, values: pa.Array) -> pa.Array:
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
     return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-
-
-def _header(headers: pa.ListArray, name: str) -> pa.Array:
-    """Last header with a name, as bytes; NULL if there is none."""
-    parents = pc.list_parent_indices(headers).to_numpy()
-    pairs = headers.flatten()
-    at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
-    last = np.full(len(headers), -1)
-    last[parents[at]] = at  # ascending, so that the last one wins
-    index = pa.array(last, pa.int64(), mask=last < 0)
-    return pairs.field("value").take(index)
 
 
 def _distinct(values: pa.Array) -> tuple[list[str | None], np.ndarray]:

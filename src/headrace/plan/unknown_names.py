@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,8 +49,13 @@ def unknown_names(
         if name.lower() not in {*map(str.lower, there), *RECORD_NAMES, *map(str.lower, branch.spec.allow_missing)}
     }
     if names and records is not None and branch.new_field(route, schema) == "evolve":
-        names = {name for name in names if not _holds(branch.spec.format, values_of(records), name.name)}
+        names = {name for name in names if not _holds(branch.spec.format, values_of(records), _key(name))}
     return frozenset(names)
+
+
+def _key(name: UnknownName) -> str:
+    """The key of a record that would make a name known: the last one of a path, which only masks have."""
+    return name.name.rpartition(".")[2] if name.place.endswith(".mask") else name.name
 
 
 def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
@@ -67,18 +72,22 @@ def unknown_everywhere(
     known: Iterable[str] = (),
 ) -> list[UnknownName]:
     """Names that are unknown in all records and tables of a branch, whose routes share the steps."""
-    told = list(reports)
-    found = set[UnknownName]()
+    all_reports = list(reports)
+    names = set[UnknownName]()
     for name, branch in branches.items():
-        theirs = [(route_id, unknown) for route_id, unknown in told if route_id.branch == name]
+        prefix = "".join(f"[{step}]." if isinstance(step, int) else step for step in branch.spec.place)
+        branch_reports = [(route_id, unknown) for route_id, unknown in all_reports if route_id.branch == name]
         tables = [schema for route_id, schema in schemas.items() if schema and route_id.branch == name]
         there = {column.lower() for schema in tables for column in schema.payload.names} | {*map(str.lower, known)}
-        lacks = [(_used(branch, route, schemas), {(each.place, each.name) for each in lack}) for route, lack in theirs]
-        for each in {each for _, unknown in theirs for each in unknown if each.name.lower() not in there}:
+        lacks = [
+            (_used(branch, route, schemas), {(each.place, each.name) for each in lack})
+            for route, lack in branch_reports
+        ]
+        for each in {each for _, unknown in branch_reports for each in unknown if each.name.lower() not in there}:
             key = (each.place, each.name)
             if all(key in unknown or key not in used for used, unknown in lacks):
-                found.add(each)
-    return sorted({(each.place, each.name): each for each in sorted(found)}.values())
+                names.add(replace(each, place=prefix + each.place))
+    return sorted({(each.place, each.name): each for each in sorted(names)}.values())
 
 
 def _used(
@@ -90,17 +99,19 @@ def _used(
 
 def _uses(branch: CompiledBranch, route: str, schema: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Keys of the spec that use a column, the column, and the available columns."""
-    names = list(columns_of_route(pa.schema(decoded_schema(schema.payload)), branch.explode).names)
+    columns = columns_of_route(pa.schema(decoded_schema(schema.payload)), branch.explode)
+    names, nested = list(columns.names), {item.name: [*_paths(item)] for item in columns}
     if branch.explode is not None:
         names += [branch.explode.column, *branch.explode.keep]
-        beside = sorted({way[0] for way in branch.strange.get(route, ())})
+        beside = sorted({path[0] for path in branch.strange.get(route, ())})
         yield "explode", branch.explode.column, [*schema.payload.names, *beside]
     by_sql = branch.routing.by == "sql"
     for at, step in enumerate(branch.spec.transform):
-        for key, name, there in _read(step, names):
+        for key, name, there in _read(step, names, nested):
             if route == EVERY or not by_sql:
                 yield f"transform[{at}].{key}", name, there
         names = _after(step, names)
+        nested = {name: nested.get(name, []) for name in {*names} - _computed(step)}
     if route == EVERY:
         yield from (("route.by.sql", name, names) for name in sorted(names_in(branch.routing.value or "NULL")))
     else:
@@ -117,7 +128,15 @@ def _of_table(branch: CompiledBranch, route: str, names: Sequence[str]) -> Itera
         yield from ((f"table.merge.{key}", name, available) for name in sorted(names_in(text)))
 
 
-def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _paths(item: pa.Field) -> Iterator[str]:
+    """The nested fields of a column."""
+    for inner in item.type if pa.types.is_struct(item.type) else ():
+        yield from (f"{item.name}.{path}" for path in (inner.name, *_paths(inner)))
+
+
+def _read(
+    step: StepSpec, names: Sequence[str], nested: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Columns that a step reads, with their keys; JMESPath reads the message."""
     available = list(names)
     for target, text in (step.set or {}).items():
@@ -127,7 +146,16 @@ def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequ
         yield from (("where", name, names) for name in sorted(names_in(step.where)))
     yield from (("drop", name, names) for name in step.drop or ())
     yield from (("rename", name, names) for name in step.rename or {})
-    yield from (("mask", name.split(".")[0], names) for name in step.mask or {})
+    for name in step.mask or {}:
+        column = name.split(".")[0]
+        # A value inside a column must not be stored as it is because of a typo behind the point.
+        paths = next((paths for each, paths in nested.items() if each.lower() == column.lower()), ())
+        yield ("mask", name, [*names, *paths]) if paths else ("mask", column, names)
+
+
+def _computed(step: StepSpec) -> set[str]:
+    """Columns whose type a step may change."""
+    return {*(step.rename or {}).values(), *(step.set or {}), *(target.split(".")[0] for target in step.queries)}
 
 
 def _after(step: StepSpec, names: Sequence[str]) -> list[str]:

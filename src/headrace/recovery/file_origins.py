@@ -42,7 +42,7 @@ class OriginCommit:
 
     @property
     def batch(self) -> int | None:
-        """Number of the batch, or of the replay plan."""
+        """Number of the batch, or of the replay."""
         txn = batch_number_of(self.txns)
         return txn[1] if txn else None
 

@@ -153,7 +153,8 @@ def _compare(
     if changed := [record for record, count in different.items() if count > expected[record]]:
         raise TableDamaged(
             f"{store.uri}: {expected[changed[0]]} rows of the record {changed[0][1:]} (topic, partition, offset) are "
-            f"missing, but {different[changed[0]]} of its rows are not in the table: the record gives other rows now.",
+            f"missing, but {different[changed[0]]} of its rows are not in the table: "
+            "the record now produces different rows.",
             hint="No row was restored. Fill a new table from the topic.",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,12 @@ from headrace.errors import HeadraceError, SourceGap, TransientError, TxnMismatc
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Position
+from headrace.pipeline.existing_tables import table_uris
 from headrace.pipeline.table_entry import merging_of
 from headrace.spec import Spec
-from headrace.spec.model import template
 from headrace.spec.route_id import RouteId
-from headrace.spec.uris import folder_of
 from headrace.stage.stager import delete_staged
-from headrace.storage.store import Profile, Store
+from headrace.storage.store import Store
 from headrace.version import VERSION
 from headrace.write.intent import Intent
 from headrace.write.tombstones import TOMBSTONES, Tombstones
@@ -51,7 +50,7 @@ def rebuild(context: PipelineContext, accepted: bool = False) -> list[str]:
         assert evidence is not None  # noqa: S101
         message = _from_tables(context, evidence, accepted)
     if evidence is not None:
-        ledger.known.remember(tables={**_known_tables(context, evidence), **ledger.known.tables})
+        ledger.known.store(tables={**_known_tables(context, evidence), **ledger.known.tables})
     ledger.rebuild(message)
     context.report({"event": "rebuild", "pipeline": context.spec.pipeline, "batch": ledger.batch, "text": message})
     return [message]
@@ -79,7 +78,7 @@ def _rebuild_known(context: PipelineContext, accepted: bool) -> list[str]:
     topics = {topic for topic, _ in ledger.position()}
     ids = {name: topic_id for name, topic_id in context.source.topics().items() if name in topics}
     tables = _known_tables(context, evidence) if evidence else {}
-    ledger.known.remember(tables=tables, topics=ids, batch=ledger.batch)
+    ledger.known.store(tables=tables, topics=ids, batch=ledger.batch)
     return ["the ids of topics and tables were lost; continues with the current ones"]
 
 
@@ -87,7 +86,7 @@ def _from_intent(context: PipelineContext, intent: Intent) -> str:
     """Rebuild from the newest intent. Exact: earlier batches are complete, and this one is finished next."""
     ranges = (*intent.idle_ranges, *intent.ranges)
     topics = {part.topic: part.topic_id for part in ranges if part.topic_id}
-    context.ledger.known.remember(topics=topics, batch=intent.batch - 1)
+    context.ledger.known.store(topics=topics, batch=intent.batch - 1)
     context.ledger.assume(intent.batch - 1, {(part.topic, part.partition): part.start for part in ranges})
     return f"the ledger was lost; rebuilt from the intent of batch {intent.batch}"
 
@@ -104,7 +103,7 @@ def _from_tables(context: PipelineContext, evidence: table_evidence.TableEvidenc
         )
     if unknown:
         topics = {name: topic_id for name, topic_id in context.source.topics().items() if name in unknown}
-        known.remember(topics=topics, batch=evidence.batch)
+        known.store(topics=topics, batch=evidence.batch)
     try:
         return _from_txns(context, evidence)
     except TransientError:
@@ -116,7 +115,7 @@ def _from_tables(context: PipelineContext, evidence: table_evidence.TableEvidenc
         context.ledger.assume(rebuilt.batch, _position(context, rebuilt))
         return (
             f"the ledger was lost; rebuilt from the tables' txns; continues after batch {rebuilt.batch}, and rows of "
-            f"it that a table lacks are given up: {error.message}"
+            f"it that a table lacks are skipped: {error.message}"
         )
 
 
@@ -149,7 +148,7 @@ def _missing_tombstones(context: PipelineContext, uri: str, state: TableState) -
 
 def _from_txns(context: PipelineContext, evidence: table_evidence.TableEvidence) -> str:
     spec, known = context.spec, context.ledger.known
-    one_table = spec.route.kind == "fixed" and not spec.branches  # beside the dead letters
+    one_table = spec.route.kind == "fixed" and not (spec.branches or spec.topics)  # beside the dead letters
     rebuilt = table_evidence.rebuilt_position(
         evidence, spec.pipeline, Store(spec.dead_letters_uri).uri, one_table, known.since
     )
@@ -160,7 +159,7 @@ def _from_txns(context: PipelineContext, evidence: table_evidence.TableEvidence)
     if rebuilt.half is None:
         return message
     context.ledger.begin(_reread(context, rebuilt.half))
-    return f"{message}; batch {rebuilt.half.batch} may be in some only, so it is read again for the others"
+    return f"{message}; batch {rebuilt.half.batch} may be missing from some tables, so it is read again for those"
 
 
 def _reread(context: PipelineContext, half: BatchCommit) -> Intent:
@@ -185,10 +184,10 @@ def _reread(context: PipelineContext, half: BatchCommit) -> Intent:
         spec.text,
         spec.digest,
         VERSION,
-        idle_ranges=context.ledger.standing({(part.topic, part.partition) for part in ranges}),
+        idle_ranges=context.ledger.idle_ranges({(part.topic, part.partition) for part in ranges}),
     )
     try:
-        intent = context.batches.again(before)
+        intent = context.batches.restage(before)
     except SourceGap as gap:
         raise SourceGap(
             f"{problem}; it cannot be read again: {gap.message}",
@@ -198,7 +197,7 @@ def _reread(context: PipelineContext, half: BatchCommit) -> Intent:
     if intent.counts.records() != before.counts.records():
         delete_staged((file for table in intent.tables for file in table.files), context.store)
         raise TxnMismatch(
-            f"{problem}; read again, its records have other outcomes: {_text(intent.counts.records())}; it had "
+            f"{problem}; its records now have different outcomes: {_text(intent.counts.records())}; it had "
             f"{_text(before.counts.records())}.",
             hint=f"{table_evidence.ACCEPT} to continue after it.",
         )
@@ -227,26 +226,5 @@ def _merges(spec: Spec, uri: str) -> bool:
 def _stores(context: PipelineContext) -> list[Store]:
     """All locations that the pipeline may have written to."""
     spec = context.spec
-    routes = {uri for branch in spec.branch_specs().values() for uri in _routes(branch, context.state.profile)}
-    return [context.store(uri) for uri in sorted({spec.dead_letters_uri, *context.ledger.known.tables, *routes})]
-
-
-def _routes(spec: Spec, profile: Profile) -> Iterator[str]:
-    """Existing folders that match the table path of a spec, such as `lake/{route}/rows`."""
-    base = folder_of(spec.table.path)
-    parts = spec.table.path[len(base) + 1 :].split("/")
-    pattern = template(spec.table.path)
-    yield from (uri for uri in _below(base, parts, profile) if pattern.fullmatch(uri))
-
-
-def _below(base: str, parts: Sequence[str], profile: Profile) -> Iterator[str]:
-    """Expand a path pattern part by part, by listing the folders."""
-    if not any("{" in part for part in parts):
-        yield "/".join((base, *parts))
-        return
-    first, *rest = parts
-    if "{" not in first:
-        yield from _below(f"{base}/{first}", rest, profile)
-        return
-    for folder in Store(base, profile).folders():
-        yield from _below(f"{base}/{folder}", rest, profile)
+    existing = table_uris(spec, context.state.profile)
+    return [context.store(uri) for uri in sorted({spec.dead_letters_uri, *context.ledger.known.tables, *existing})]

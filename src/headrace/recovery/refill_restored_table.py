@@ -43,7 +43,7 @@ def plan_refill(context: PipelineContext, uri: str, batch: int, started: datetim
     if _rows(tables) != undone.rows:
         delete_staged((file for table in tables for file in table.files), context.store)
         raise TableRestored(
-            f"{uri}: {undone.rows} rows were undone; their records now give {_rows(tables)} rows.",
+            f"{uri}: {undone.rows} rows were undone; their records now produce {_rows(tables)} rows.",
             hint=f"The topic was compacted, or the table was changed. {KEEP}.",
         )
     counts = _counts(intent.counts, tables)
@@ -52,10 +52,12 @@ def plan_refill(context: PipelineContext, uri: str, batch: int, started: datetim
 
 def _counts(counts: Counts, tables: tuple[TableIntent, ...]) -> Counts:
     """Count records that the other tables and the dead letters have already as skipped."""
-    rows, letters = _rows(tables), any(table.dead_letters for table in tables)
-    routed, dead = (0, min(rows, counts.dead)) if letters else (min(rows, counts.routed), 0)
+    rows, has_dead_letters = _rows(tables), any(table.dead_letters for table in tables)
+    routed, dead = (0, min(rows, counts.dead)) if has_dead_letters else (min(rows, counts.routed), 0)
     skipped = counts.read - routed - dead - counts.filtered
-    return replace(counts, routed=routed, dead=dead, skipped=skipped, reasons=counts.reasons if letters else {})
+    return replace(
+        counts, routed=routed, dead=dead, skipped=skipped, reasons=counts.reasons if has_dead_letters else {}
+    )
 
 
 def _rows(tables: tuple[TableIntent, ...]) -> int:

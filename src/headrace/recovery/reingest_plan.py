@@ -92,7 +92,7 @@ def _blocker(spec: Spec, commit: OriginCommit) -> str | None:
     if commit.pipeline != spec.pipeline:
         return f"written by '{commit.pipeline}'; use its spec"
     if commit.replayed:
-        return f"replayed from dead letters by plan {commit.batch}"
+        return f"replayed from dead letters by replay {commit.batch}"
     if (digest := commit.account.get("spec", "")) != spec.digest:
         return f"written with another spec (digest {digest[:12]}; this one has {spec.digest[:12]}); use that spec"
     if not commit.ranges:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 
@@ -19,12 +20,12 @@ from headrace.pipeline.context import PipelineContext
 from headrace.pipeline.events import Report
 from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
-from headrace.pipeline.table_entry import batch_in_table, restores_of, staged_for_schema, was_at
+from headrace.pipeline.table_entry import batch_in_table, last_seen_version, restores_of, staged_for_schema
 from headrace.pipeline.verify_source import added_partitions, ordered_by_offset
 from headrace.recovery.rebuild_ledger import rebuild, reset_tombstones
 from headrace.recovery.refill_restored_table import undone_by_restores
 from headrace.recovery.startup import StartupRecovery
-from headrace.source.base import Source
+from headrace.source.base import GapSource, Source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.storage.store import Store
@@ -50,15 +51,29 @@ def decide(
     stop: threading.Event | None = None,
 ) -> list[str]:
     """Take the lease, finish an open batch and record the decisions; returns a message per change."""
+    with _leased(spec, report, stop) as pipeline:
+        messages = _apply(pipeline, decisions)
+    return messages or [f"{spec.pipeline}: nothing to accept; nothing was changed"]
+
+
+@contextmanager
+def open_context(spec: Spec, stop: threading.Event | None = None) -> Iterator[PipelineContext]:
+    """A pipeline under its lease, with its ledger, and without a batch."""
+    with _leased(spec, lambda event: None, stop) as pipeline:
+        pipeline.open_ledger()
+        yield pipeline.context
+
+
+@contextmanager
+def _leased(spec: Spec, report: Report, stop: threading.Event | None) -> Iterator[Pipeline]:
     shared = SharedSession([spec])
     pipeline = Pipeline(spec, shared.get, recovery=StartupRecovery(), report=report, stop=stop)
     try:
         with pipeline.take_lease():
-            messages = _apply(pipeline, decisions)
+            yield pipeline
     finally:
         pipeline.source.close()
         shared.close()
-    return messages or [f"{spec.pipeline}: nothing to accept; nothing was changed"]
 
 
 def _apply(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
@@ -72,6 +87,8 @@ def _apply(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     messages += kept
     if Decision.REFILLED_TABLE in decisions:
         messages += _schedule_refills(pipeline.context)
+    if Decision.GAP in decisions and isinstance(pipeline.source, GapSource):
+        messages += pipeline.source.accept_gaps(ledger.position())
     pipeline.accepts_gaps = not {Decision.GAP, Decision.REPLACED_TOPIC}.isdisjoint(decisions)
     pipeline.finish_open_batch(tables_changed)
     messages += pipeline.accepted_gaps
@@ -163,14 +180,14 @@ def _accept_table(context: PipelineContext, uri: str, known: KnownTable, state: 
     blocker = append_blocker(state)
     kind = writer_of(state)
     if state.table_id != known.id:
-        context.ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
+        context.ledger.known.store(tables={uri: KnownTable(state.table_id, kind)})
         return f"{uri}: continues with the table that exists now"
     if known.writer == WriterKind.DIRECT and blocker:
-        context.ledger.known.remember(tables={uri: replace(known, writer=kind)})
+        context.ledger.known.store(tables={uri: replace(known, writer=kind)})
         return f"{uri}: is written by Spark from now on, because {blocker}"
     if context.writer in known.writers and batch_txn(context.writer) not in state.txns:
         others = tuple(writer for writer in known.writers if writer != context.writer)
-        context.ledger.known.remember(tables={uri: replace(known, writers=others)})
+        context.ledger.known.store(tables={uri: replace(known, writers=others)})
         return f"{uri}: continues without the txn of '{context.writer}', which is missing"
     return ""
 
@@ -192,7 +209,7 @@ def _keep_restored(context: PipelineContext) -> list[str]:
             version = restored.setdefault(uri, known.restored)
             context.ledger.accept_version(uri)
             kept = replace(known, restored=version, scanned=min(known.scanned, version), refill=-1)
-            context.ledger.known.remember(tables={uri: kept})
+            context.ledger.known.store(tables={uri: kept})
     return [
         f"{uri}: restored in version {version}; continues from there, without the undone rows"
         for uri, version in restored.items()
@@ -213,7 +230,7 @@ def _schedule_refills(context: PipelineContext) -> list[str]:
         known = context.ledger.known.tables[uri]
         oldest = known.refill if known.refill >= 0 else version
         rows = undone_by_restores(context, uri, version, oldest).rows
-        context.ledger.known.remember(tables={uri: replace(known, restored=version, refill=oldest if rows else -1)})
+        context.ledger.known.store(tables={uri: replace(known, restored=version, refill=oldest if rows else -1)})
         messages.append(f"{uri}: restored in version {version}; {rows} undone rows are read again")
     return messages
 
@@ -229,7 +246,7 @@ def _restored_tables(context: PipelineContext, *, keep: bool = False) -> dict[st
         state = load_state(store)
         if state is None or state.table_id != known.id:
             continue
-        if state.version < was_at(known, context.ledger, uri):
+        if state.version < last_seen_version(known, context.ledger, uri):
             if keep:
                 versions[uri] = state.version
             continue

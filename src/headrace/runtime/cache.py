@@ -12,10 +12,15 @@ from pathlib import Path
 from headrace.runtime.work_folder import create_folder
 
 
+def cache_path(*parts: str) -> Path:
+    """Path in the cache, which may be read-only, and in which it may be missing."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base.joinpath("headrace", *parts)
+
+
 def cache_folder(*parts: str) -> Path:
     """Directory in the cache; created if missing."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return create_folder(base.joinpath("headrace", *parts), "XDG_CACHE_HOME")
+    return create_folder(cache_path(*parts), "XDG_CACHE_HOME")
 
 
 @contextmanager

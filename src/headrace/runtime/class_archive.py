@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.runtime.cache import cache_folder, cache_lock
+from headrace.runtime.cache import cache_folder, cache_lock, cache_path
 from headrace.runtime.java import Java
 
 _MAX_ARCHIVES = 2  # per name: two environments may alternate
@@ -30,7 +30,7 @@ def making(name: str, java: Java, jars: Sequence[Path]) -> Iterator[list[str]]:
         written = scratch / path.name
         yield [f"-XX:ArchiveClassesAtExit={written}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         if written.is_file():
-            written.replace(path)
+            written.replace(cache_folder("archives") / path.name)
         _delete_old(name)
 
 
@@ -38,7 +38,7 @@ def _path(name: str, java: Java, jars: Sequence[Path]) -> Path:
     """Path of an archive; its name covers all that the JVM compares before it uses an archive."""
     parts = [str(java.home), _file_identity(java.home / "lib" / "modules"), *map(_file_identity, sorted(jars))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return cache_folder("archives") / f"{name}-{digest[:16]}.jsa"
+    return cache_path("archives", f"{name}-{digest[:16]}.jsa")
 
 
 def _file_identity(path: Path) -> str:

@@ -23,7 +23,7 @@ from headrace.errors import SetupError, plural
 from headrace.runtime.cache import cache_folder, cache_lock
 from headrace.runtime.java import find_java
 
-Progress = Callable[[str], None]
+ReportDownload = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def pinned() -> Mapping[str, tuple[Jar, ...]]:
     return {group: tuple(Jar(at, sha) for at, sha in jars.items()) for group, jars in lock.items()}
 
 
-def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
+def ensure(group: str, *, progress: ReportDownload | None = None) -> list[Path]:
     """Paths of the jars of a group; missing ones are downloaded."""
     jars = pinned()[group]
     if _missing(jars):
@@ -79,7 +79,7 @@ def _missing(jars: Iterable[Jar]) -> list[Jar]:
     return [jar for jar in jars if not jar.path.is_file()]
 
 
-def _fetch(jars: list[Jar], scratch: Path, progress: Progress) -> None:
+def _fetch(jars: list[Jar], scratch: Path, progress: ReportDownload) -> None:
     """Download jars, verify them and move them into the cache."""
     progress(f"Downloading {plural(len(jars), 'jar')} to {cache_folder('jars')}")
     fetched = resolve_jars([jar.at for jar in jars], scratch, progress)
@@ -91,7 +91,7 @@ def _move_verified(jar: Jar, file: Path) -> None:
     checksum = sha256(file)
     if checksum != jar.sha256:
         raise SetupError(
-            f"Checksum mismatch for {jar.at}: expected {jar.sha256}, got {checksum}.",
+            f"Checksum mismatch for {jar.at}: expected {jar.sha256}, saw {checksum}.",
             hint="The download was discarded. Check for a repository or proxy that modifies files.",
         )
     with file.open("rb") as stream:
@@ -99,7 +99,7 @@ def _move_verified(jar: Jar, file: Path) -> None:
     file.replace(jar.path)
 
 
-def resolve_jars(coordinates: list[str], scratch: Path, progress: Progress) -> dict[str, Path]:
+def resolve_jars(coordinates: list[str], scratch: Path, progress: ReportDownload) -> dict[str, Path]:
     """Download exactly these coordinates with Ivy, without their dependencies."""
     settings, module, out = scratch / "settings.xml", scratch / "ivy.xml", scratch / "out"
     settings.write_text(_settings())
@@ -116,7 +116,7 @@ def resolve_jars(coordinates: list[str], scratch: Path, progress: Progress) -> d
     return fetched
 
 
-def _run(command: list[str], progress: Progress) -> list[str]:
+def _run(command: list[str], progress: ReportDownload) -> list[str]:
     """Run Ivy, report each download, and return the output."""
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:

@@ -11,10 +11,11 @@ from typing import Any
 from headrace.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
+    EnvironmentMismatch,
     HeadraceError,
     PermissionDenied,
     PipelineStopped,
-    SparkDied,
+    SparkExited,
     StorageFull,
 )
 
@@ -44,12 +45,21 @@ class ExceptionFamily:
 
 FULL = (ExceptionFamily("java.io.IOException", ("No space left on device", "Disk quota exceeded")),)
 WORKER = (ExceptionFamily("org.apache.spark.SparkException", ("Python worker exited unexpectedly",)),)
+# Before the first line of a task of ours runs: no interpreter, another version of it, or no Headrace.
+_UNABLE = ("Cannot run program", "No module named 'headrace", "PYTHON_VERSION_MISMATCH")
+ENVIRONMENT = (
+    ExceptionFamily("java.io.IOException", _UNABLE),
+    ExceptionFamily("org.apache.spark.SparkException", _UNABLE),
+    ExceptionFamily("org.apache.spark.api.python.PythonException", _UNABLE),
+)
 AUTHENTICATION = (ExceptionFamily("org.apache.kafka.common.errors.AuthenticationException"),)
 PERMISSION = (ExceptionFamily("org.apache.kafka.common.errors.AuthorizationException"),)
 TRANSIENT = (
     ExceptionFamily("org.apache.kafka.common.errors.RetriableException"),  # timeouts, leader changes, lost connections
     ExceptionFamily("org.apache.kafka.common.config.ConfigException", ("No resolvable bootstrap urls",)),
     ExceptionFamily("java.util.concurrent.TimeoutException", ("Cannot fetch record for offset",)),
+    # No token: the exception does not say why. The driver obtains its own tokens and names the cause.
+    ExceptionFamily("javax.security.auth.login.LoginException"),
     # Offsets out of range during a read: the next start determines whether they are lost.
     ExceptionFamily("org.apache.kafka.clients.consumer.InvalidOffsetException"),
     ExceptionFamily("org.apache.spark.sql.kafka010.KafkaIllegalStateException"),
@@ -120,15 +130,24 @@ def _first_line(text: str) -> str:
 
 
 def _worker_died(_: str) -> HeadraceError:
-    return SparkDied(
+    return SparkExited(
         "A Spark Python worker was killed during a task.",
         hint="Check for low memory. Lower limits.batch_rows or spark.cores, then run again; no data is lost.",
     )
 
 
+def _environment_mismatch(text: str) -> HeadraceError:
+    return EnvironmentMismatch(
+        f"Executors cannot run Headrace: {text}",
+        hint="Run `headrace setup --pack` and set spark.environment: archive, or install Headrace with the Python "
+        "version of the driver on all nodes.",
+    )
+
+
 def _authentication_failed(text: str) -> HeadraceError:
     return AuthenticationFailed(
-        f"Authentication to the broker failed in Spark: {text}", hint="Check source.kafka.sasl and source.kafka.tls."
+        f"Authentication to the broker failed in Spark: {text}",
+        hint="Check `sasl` and `tls` of the connection to Kafka.",
     )
 
 
@@ -149,6 +168,7 @@ def _unknown_failure(text: str) -> HeadraceError:
 
 # Order matters: the death of a worker also appears as a lost connection.
 _ERRORS: tuple[tuple[tuple[ExceptionFamily, ...], Callable[[str], HeadraceError]], ...] = (
+    (ENVIRONMENT, _environment_mismatch),
     (WORKER, _worker_died),
     (AUTHENTICATION, _authentication_failed),
     (PERMISSION, _permission_denied),

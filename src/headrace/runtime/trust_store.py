@@ -8,7 +8,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from headrace.runtime.cache import cache_folder
+from headrace.runtime.work_folder import shared_folder
 
 
 def options() -> tuple[str, ...]:
@@ -17,7 +17,8 @@ def options() -> tuple[str, ...]:
     if not authorities:
         return ()
     store = key_store(authorities)
-    path = cache_folder("jdk") / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
+    # Not in the cache: that of an image is read-only, and its certificates are not always those of the machine.
+    path = shared_folder("trust-stores") / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
     if not path.is_file():
         _write(path, store)
     return (f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS")

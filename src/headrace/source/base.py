@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +16,13 @@ from headrace.spec import Spec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.source.record_frame import RecordFrame
+
 Partition = tuple[str, int]  # topic, partition
 Offsets = dict[Partition, int]  # the next offset to read
+
+REJECT_HEADER = "file.reject"
+"""Header of a record that a source of files has rejected: reason and detail. The plan makes it a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,33 @@ class Lag:
 
     records: int
     seconds: float | None
-    partitions: frozenset[Partition]  # all that exist
+    ends: Mapping[Partition, int]  # the latest offset of each partition that exists
     open_transaction: OpenTransaction | None = None
+    ages: Mapping[Partition, float] = field(default_factory=dict)  # of the oldest unread record, where known
 
     def event(self) -> dict[str, Any]:
         """The lag as events and `status` show it."""
         return lag_event(self.records, self.seconds, self.open_transaction)
+
+    def partitions(self, position: Mapping[Partition, int]) -> list[dict[str, Any]]:
+        """The lag of each partition that is read; `position`: the next offset to read."""
+        unread = {each: max(0, end - position[each]) for each, end in sorted(self.ends.items()) if each in position}
+        return [
+            {
+                "topic": each[0],
+                "partition": each[1],
+                "position": position[each],
+                "end": self.ends[each],
+                "lag": records,
+                "lag_seconds": self.ages.get(each) if records else 0.0,
+            }
+            for each, records in unread.items()
+        ]
+
+
+def ends_of(bounds: Mapping[Partition, Bounds]) -> Offsets:
+    """The latest offset of each partition."""
+    return {partition: each.latest for partition, each in bounds.items()}
 
 
 def lag_event(
@@ -66,7 +92,7 @@ def lag_event(
 
 
 class Source(Protocol):
-    """Reads records and their offsets. No method changes the source."""
+    """Reads records and their offsets. Only `committed` may change the source."""
 
     def topics(self) -> dict[str, str]:
         """Topic ids by name."""
@@ -80,8 +106,14 @@ class Source(Protocol):
     def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
         """Start offsets of these partitions, from `start` of the spec."""
 
-    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        """Batch DataFrame of exactly these ranges."""
+    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> RecordFrame:
+        """Exactly the records of these ranges, the same each time."""
+
+    def committed(self, position: Offsets) -> None:
+        """Called after the ledger has recorded a batch, and at a start: records before `position` are not read again.
+
+        May release them; must be quick, and must not raise an error: the batch is committed.
+        """
 
     def tail(self, count: int, where: str) -> Any:
         """The last (or first) `count` records of each topic as an Arrow table, without Spark."""
@@ -93,10 +125,49 @@ class Source(Protocol):
         """Close connections."""
 
 
+@runtime_checkable
+class NoticeSource(Protocol):
+    """A source that observes what users must know although the pipeline continues; asked several times a second."""
+
+    def notices(self) -> list[dict[str, Any]]:
+        """Events since the last call, without the name of the pipeline."""
+
+
+@runtime_checkable
+class GapSource(Protocol):
+    """A source whose gaps are within the range of its offsets."""
+
+    def accept_gaps(self, position: Offsets) -> list[str]:
+        """Skip unread records that no longer exist, and describe them; `position`: the next offset to read."""
+
+
+@runtime_checkable
+class GroupSource(Protocol):
+    """A source whose broker stores the offsets of consumer groups."""
+
+    def group_members(self, group: str | None = None) -> int:
+        """Number of active members of a group; of the one in the spec by default."""
+
+    def group_offsets(self, group: str) -> Offsets:
+        """The committed offsets of a group: the next offset to read of each partition of the topics."""
+
+
 def _kafka(spec: Spec) -> Source:
     from headrace.source.kafka import KafkaSource
 
     return KafkaSource(spec)
+
+
+def _rivven(spec: Spec) -> Source:
+    from headrace.source.rivven.source import RivvenSource
+
+    return RivvenSource(spec)
+
+
+def _danube(spec: Spec) -> Source:
+    from headrace.source.danube.source import danube_source
+
+    return danube_source(spec)
 
 
 def _generate(spec: Spec) -> Source:
@@ -105,7 +176,33 @@ def _generate(spec: Spec) -> Source:
     return GenerateSource(spec)
 
 
-SOURCES: dict[str, Callable[[Spec], Source]] = {"kafka": _kafka, "generate": _generate}
+def _files(spec: Spec) -> Source:
+    from headrace.source.files.source import FilesSource
+
+    return FilesSource(spec)
+
+
+def _http(spec: Spec) -> Source:
+    from headrace.source.http.source import http_source
+
+    return http_source(spec)
+
+
+def _otlp(spec: Spec) -> Source:
+    from headrace.source.otlp.source import otlp_source
+
+    return otlp_source(spec)
+
+
+SOURCES: dict[str, Callable[[Spec], Source]] = {
+    "kafka": _kafka,
+    "rivven": _rivven,
+    "danube": _danube,
+    "http": _http,
+    "otlp": _otlp,
+    "files": _files,
+    "generate": _generate,
+}
 
 
 def open_source(spec: Spec) -> Source:
@@ -113,18 +210,17 @@ def open_source(spec: Spec) -> Source:
     return SOURCES[spec.source_kind](spec)
 
 
-# After each row, Spark's Arrow writer computes the size of its batch, and for arrays walks back over all rows that are
-# NULL: quadratic time for a topic without headers. `restore_null_headers` undoes the coalesce in the task.
-RECORD_COLUMNS = (
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType AS timestamp_type",
-    "key",
-    "value",
-    "coalesce(headers, array()) AS headers",
-)
+def select_record_columns(frame: DataFrame) -> DataFrame:
+    """Columns of records from Spark's Kafka source. Built without SQL text: in a new JVM Spark's parser is slow.
+
+    After each row, Spark's Arrow writer computes the size of its batch, and for arrays walks back over all rows that
+    are NULL: quadratic time for a topic without headers. `restore_null_headers` undoes the coalesce in the task.
+    """
+    from pyspark.sql import functions as F
+
+    timestamp_type = F.col("timestampType").alias("timestamp_type")
+    headers = F.coalesce("headers", F.array()).alias("headers")
+    return frame.select("topic", "partition", "offset", "timestamp", timestamp_type, "key", "value", headers)
 
 
 def restore_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,7 @@
-"""The source `kafka`: Spark's connector reads records, librdkafka's admin client reads topics and offsets."""
+"""The source `kafka`: Spark's connector reads records, librdkafka's admin client reads topics and offsets.
+
+With Kerberos, Kafka's Java client reads topics and offsets, too (`source/kafka_java.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -30,9 +35,14 @@ from headrace.errors import (
     SourceTopicGone,
     UsageError,
 )
-from headrace.source.base import RECORD_COLUMNS, Bounds, Lag, Offsets, OpenTransaction, Partition
-from headrace.source.ranges import Range
+from headrace.source.base import Bounds, Lag, Offsets, OpenTransaction, Partition, ends_of, select_record_columns
+from headrace.source.kafka_group import GroupOffsets
+from headrace.source.kafka_java import JavaClients
+from headrace.source.kafka_token import Tokens
+from headrace.source.ranges import Range, one_per_partition
+from headrace.source.record_frame import RecordFrame
 from headrace.spec import Spec
+from headrace.spec.sasl import KERBEROS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,20 +78,34 @@ CONSUMER = {
 }
 
 
+def topic_gone(topic: str, brokers: str, similar: str = ".") -> SourceTopicGone:
+    """Error for a topic that the broker does not have; `similar` ends the sentence."""
+    return SourceTopicGone(
+        f"The topic '{topic}' does not exist at {brokers}{similar}",
+        hint="Create the topic, or remove it from the spec; no offset was reset.",
+        topic=topic,
+    )
+
+
 class KafkaSource:
     """The topics of a spec on a Kafka cluster; assigns partitions without a consumer group."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.kafka = spec.kafka
+        self._key = spec.source.kafka_key
+        sasl = self.kafka.sasl
+        self._tokens = Tokens(sasl, self.kafka.brokers) if sasl is not None and sasl.has_tokens else None
+        self._java = JavaClients(self._java_settings) if sasl is not None and sasl.mechanism == KERBEROS else None
         self._refused = threading.Event()
         self._refusal = ""
         self._down: float | None = None  # since when no broker accepts a connection
         self._cause = ""
-        self._admin: AdminClient | None = None
-        self._consumers: dict[str, Consumer] = {}  # by isolation
+        self._admin: Any = None
+        self._consumers: dict[str, Any] = {}  # by isolation
+        self._offsets_of_group = GroupOffsets(self.kafka.group, self._group_client) if self.kafka.group else None
         # Spark keeps the consumers of a group id between batches. Partitions are assigned, so there is no group.
-        self._group = f"headrace-{spec.pipeline}-{uuid.uuid4().hex[:8]}"
+        self._reader_group = f"headrace-{spec.pipeline}-{uuid.uuid4().hex[:8]}"
 
     # ---- topics and offsets ----
 
@@ -181,12 +205,18 @@ class KafkaSource:
 
     # ---- requests and errors ----
 
-    def _request(self, call: Callable[[AdminClient], T]) -> T:
+    def _request(self, call: Callable[[Any], T]) -> T:
         if self._admin is not None:
             self._admin.poll(0)
         self._down, self._cause = None, ""  # of an earlier request
+        if self._tokens is not None:
+            self._tokens.current()  # for its error, which librdkafka would replace by its own
+            if self._tokens.has_expired():
+                self._admin = None  # it asks for a new token only after a while
+                self._refused.clear()
         try:
-            return call(self._client())
+            client = self._client()
+            return call(client) if self._java is None else self._java.call(lambda: call(client))
         except KafkaException as error:
             raise self._error(error.args[0], "") from None
 
@@ -205,7 +235,11 @@ class KafkaSource:
         raise self._unreachable(self._cause)
 
     def _unreachable(self, cause: str) -> BrokerUnreachable:
-        return BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not respond{cause and f': {cause}'}.")
+        hint = f"Check {self._key}.brokers and {self._key}.sasl.service_name." if self._java is not None else ""
+        reason = cause.rstrip(".")
+        return BrokerUnreachable(
+            f"The broker at {self.kafka.bootstrap} does not respond{reason and f': {reason}'}.", hint=hint
+        )
 
     def _raise_if_refused(self) -> None:
         """Raise AuthenticationFailed after an error callback, which only a poll delivers; the client is closed."""
@@ -215,17 +249,33 @@ class KafkaSource:
             return
         self._refused.clear()
         self._admin = None
+        if self._tokens is not None:
+            self._tokens.discard()
         raise AuthenticationFailed(
             f"The broker at {self.kafka.bootstrap} rejects the credentials: {self._refusal}.",
-            hint="Check source.kafka.tls and source.kafka.sasl.",
+            hint=f"Check {self._key}.tls and {self._key}.sasl.",
         )
 
-    def _client(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = AdminClient({**self._librdkafka(), "error_cb": self._on_error}, logger=_silent())
+    def _client(self) -> Any:
+        """The admin client of librdkafka or Java."""
+        if self._java is not None:
+            if self._java.has_ended():
+                self._admin = None
+                self._consumers.clear()
+            self._admin = self._admin or self._java.admin()
+        elif self._admin is None:
+            self._admin = AdminClient({**self.client_settings(), "error_cb": self._on_error}, logger=silent_logger())
         return self._admin
 
+    def _group_client(self) -> Any:
+        """An admin client for the thread that commits the offsets of the group."""
+        if self._java is not None:
+            return self._client()  # of Java: for all threads
+        return AdminClient({**self.client_settings(), "error_cb": lambda _: None})
+
     def _on_error(self, error: KafkaError) -> None:
+        if self._tokens is not None and error.str().startswith("Failed to acquire SASL"):
+            return  # the next request names the cause
         if error.code() in _AUTHENTICATION or _ALERT.search(error.str()):
             self._refusal = error.str().rstrip(".")
             self._refused.set()
@@ -241,14 +291,10 @@ class KafkaSource:
         if code in _PERMISSION:
             return PermissionDenied(
                 f"The broker at {where} denies access to {topic or 'the cluster'}: {error.str()}.",
-                hint="Grant READ and DESCRIBE on the topic.",
+                hint="Grant READ and DESCRIBE on the topic, and READ on source.kafka.group if it is set.",
             )
         if code in _GONE:
-            return SourceTopicGone(
-                f"The topic '{topic}' does not exist at {where}{self._similar(topic)}",
-                hint="Create it again, or remove it from the spec; no offset was reset.",
-                topic=topic,
-            )
+            return topic_gone(topic, where, self._similar(topic))
         return self._unreachable(self._cause or error.str())
 
     def _similar(self, topic: str) -> str:
@@ -259,34 +305,85 @@ class KafkaSource:
             return "."
         return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else "."
 
-    def _librdkafka(self) -> dict[str, Any]:
+    def client_settings(self) -> dict[str, Any]:
+        """Settings of a client of librdkafka: the connection, with secrets resolved."""
         return {
             "bootstrap.servers": self.kafka.bootstrap,
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": 1_000,
             "log_level": 0,
             **self.kafka.librdkafka_security(),
+            **({"oauth_cb": self._tokens.callback} if self._tokens is not None else {}),
+        }
+
+    def _java_settings(self) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.kafka.bootstrap,
+            "reconnect.backoff.max.ms": "1000",
+            **self.kafka.java_security(),
         }
 
     # ---- records ----
 
-    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        """Batch DataFrame of exactly these ranges."""
+    def committed(self, position: Offsets) -> None:
+        """Commit the offsets of `source.kafka.group`, in the background; they are never read."""
+        if self._offsets_of_group is not None:
+            self._offsets_of_group.commit(position)
+
+    def notices(self) -> list[dict[str, Any]]:
+        """Why the offsets of the group could not be committed."""
+        texts = [] if self._offsets_of_group is None else self._offsets_of_group.warnings()
+        return [{"event": "warning", "text": text} for text in texts]
+
+    def group_members(self, group: str | None = None) -> int:
+        """Number of active members of a consumer group; of `source.kafka.group` by default."""
+        group = group or self.kafka.group
+        if group is None:
+            return 0
+        futures = self._request(lambda admin: admin.describe_consumer_groups([group], request_timeout=_TIMEOUT))
+        return len(self._result(futures[group], f"the consumer group '{group}'").members)
+
+    def group_offsets(self, group: str) -> Offsets:
+        """The committed offsets of a consumer group for the topics of the spec."""
+        if self._java is not None:
+            raise UsageError(
+                "The offsets of a consumer group cannot be read with GSSAPI.",
+                hint="Read them with `kafka-consumer-groups.sh --describe`, and use `--from offsets:{…}`.",
+            )
+        places = [TopicPartition(*each) for each in self._partitions()]
+        request = [ConsumerGroupTopicPartitions(group, places)]
+        futures = self._request(
+            lambda admin: admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=_TIMEOUT)
+        )
+        committed = self._result(futures[group], f"the consumer group '{group}'").topic_partitions
+        return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
+
+    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> RecordFrame:
+        """Exactly these ranges, read by Spark's connector."""
+        frames = [self._frame(spark, part) for part in one_per_partition(ranges)]
+        return RecordFrame(reduce(lambda one, two: one.union(two), frames))
+
+    def _frame(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         starts = {(part.topic, part.partition): part.start for part in ranges}
         ends = {(part.topic, part.partition): part.until for part in ranges}
         reader = spark.read.format("kafka").options(**self._spark(), assign=_assignment(starts))
         reader = reader.options(startingOffsets=_offsets_json(starts), endingOffsets=_offsets_json(ends))
-        return reader.load().selectExpr(*RECORD_COLUMNS)
+        return select_record_columns(reader.load())
 
     def _spark(self) -> dict[str, str]:
         return {
             **CONSUMER,
             "kafka.bootstrap.servers": self.kafka.bootstrap,
             "kafka.isolation.level": self.kafka.isolation,
-            "kafka.group.id": self._group,
+            "kafka.group.id": self._reader_group_id(),
             **{f"kafka.{key}": value for key, value in self.kafka.java_security().items()},
             **{f"kafka.{key}": str(value) for key, value in self.kafka.settings.items()},
         }
+
+    def _reader_group_id(self) -> str:
+        """Group id of Spark's consumers; another one, and thus new consumers, for a new token in a file."""
+        version = self.kafka.sasl.token_version() if self.kafka.sasl is not None else ""
+        return f"{self._reader_group}-{version}" if version else self._reader_group
 
     def tail(self, count: int, where: str = "end") -> Any:
         """The last `count` records of each topic, or the first, or the first since a timestamp."""
@@ -316,11 +413,12 @@ class KafkaSource:
             if part.latest > position.get(each, part.earliest)
         }
         records = sum(bounds[each].latest - offset for each, offset in waiting.items())
-        seconds = self._oldest_age(waiting, self.kafka.isolation) if waiting else 0.0
+        ages = self._ages(waiting, self.kafka.isolation) if waiting else {}
+        seconds = max(ages.values(), default=None) if waiting else 0.0
         stable = {each: part.latest for each, part in bounds.items() if ends.get(each, 0) > part.latest}
         delayed = sum(ends[each] - offset for each, offset in stable.items())
         transaction = self._open_transaction(stable, delayed) if stable else None
-        return Lag(records, seconds, frozenset(bounds), transaction)
+        return Lag(records, seconds, ends_of(bounds), transaction, ages)
 
     def _high_watermarks(self, partitions: Sequence[Partition]) -> Offsets:
         if self.kafka.isolation == "read_uncommitted":
@@ -329,18 +427,20 @@ class KafkaSource:
 
     def _open_transaction(self, stable: Offsets, records: int) -> OpenTransaction:
         """Describe the oldest open transaction, whose first record is at the last stable offset."""
-        age = self._oldest_age(stable, "read_uncommitted")
+        age = max(self._ages(stable, "read_uncommitted").values(), default=None)
         return OpenTransaction(records, datetime.now(UTC) - timedelta(seconds=age) if age is not None else None)
 
-    def _oldest_age(self, offsets: Offsets, isolation: str) -> float | None:
-        from headrace.source.sample import oldest_age
+    def _ages(self, offsets: Offsets, isolation: str) -> dict[Partition, float]:
+        from headrace.source.sample import record_ages
 
         if isolation not in self._consumers:
             self._consumers[isolation] = self._consumer("lag", isolation)
-        return oldest_age(self._consumers[isolation], offsets)
+        return record_ages(self._consumers[isolation], offsets)
 
-    def _consumer(self, purpose: str, isolation: str = "") -> Consumer:
+    def _consumer(self, purpose: str, isolation: str = "") -> Any:
         """A consumer for assigned partitions that commits no offsets."""
+        if self._java is not None:
+            return self._java.consumer(isolation or self.kafka.isolation)
         settings = {
             "group.id": f"headrace-{purpose}-{self.spec.pipeline}",
             "enable.auto.commit": False,
@@ -349,13 +449,17 @@ class KafkaSource:
             "queued.max.messages.kbytes": 1024,
             "fetch.wait.max.ms": 20,  # the wait for the end of a partition, after the records of a transaction
         }
-        return Consumer({**self._librdkafka(), **settings}, logger=_silent())
+        return Consumer({**self.client_settings(), **settings}, logger=silent_logger())
 
     def close(self) -> None:
         """Close the clients."""
         self._admin = None
+        if self._offsets_of_group is not None:
+            self._offsets_of_group.close()
         while self._consumers:
             self._consumers.popitem()[1].close()
+        if self._java is not None:
+            self._java.close()
 
 
 def _connection_failure(text: str) -> str:
@@ -378,7 +482,8 @@ def _offsets_json(position: Offsets) -> str:
     return json.dumps(topics)
 
 
-def _silent() -> Any:
+def silent_logger() -> Any:
+    """A logger for librdkafka, whose errors are reported by exceptions."""
     import logging
 
     logger = logging.getLogger("headrace.librdkafka")

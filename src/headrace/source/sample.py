@@ -44,8 +44,10 @@ def _received(consumer: Consumer) -> list[Any]:
     return [] if first is None else [first, *consumer.consume(1000, timeout=0)]
 
 
-def oldest_age(consumer: Consumer, waiting: Mapping[tuple[str, int], int], timeout: float = 1.0) -> float | None:
-    """Age in seconds of the oldest record at these positions; None if the broker returns none in time."""
+def record_ages(
+    consumer: Consumer, waiting: Mapping[tuple[str, int], int], timeout: float = 1.0
+) -> dict[tuple[str, int], float]:
+    """Age in seconds of the record at each of these positions, where the broker returns it in time."""
     some = sorted(waiting.items())[:_MAX_PARTITIONS]
     consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in some])
     ages: dict[tuple[str, int], float] = {}
@@ -58,7 +60,7 @@ def oldest_age(consumer: Consumer, waiting: Mapping[tuple[str, int], int], timeo
                     ages.setdefault((record.topic(), record.partition()), max(0.0, age))
     finally:
         consumer.unassign()
-    return round(max(ages.values()), 3) if ages else None
+    return {partition: round(age, 3) for partition, age in ages.items()}
 
 
 def _add(

@@ -5,19 +5,19 @@ from headrace.spec.decode import Decode, Format, JsonFormat
 from headrace.spec.diagnostics import Diagnostic
 from headrace.spec.model import Spec
 from headrace.spec.running import BackOff, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
+from headrace.spec.sasl import SaslSpec
 from headrace.spec.secrets import Secret
-from headrace.spec.security import SaslSpec, TlsSpec
-from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec, StartAt
+from headrace.spec.security import TlsSpec
+from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec
+from headrace.spec.start import StartAt
 from headrace.spec.steps import StepSpec
+from headrace.spec.storage import S3, Azure, Gcs, Storage
 from headrace.spec.table import (
-    S3,
     ColumnSpec,
     DeadLettersSpec,
     DeadLetterStep,
     Route,
     RouteBy,
-    Storage,
-    StorageProfile,
     TableMatch,
     TableOptions,
     TableSpec,
@@ -25,6 +25,7 @@ from headrace.spec.table import (
 
 __all__ = [
     "S3",
+    "Azure",
     "BackOff",
     "ColumnSpec",
     "Contract",
@@ -35,6 +36,7 @@ __all__ = [
     "Diagnostic",
     "FlushSpec",
     "Format",
+    "Gcs",
     "GenerateSpec",
     "JsonFormat",
     "KafkaSpec",
@@ -51,7 +53,6 @@ __all__ = [
     "StartAt",
     "StepSpec",
     "Storage",
-    "StorageProfile",
     "TableMatch",
     "TableOptions",
     "TableSpec",

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from headrace.spec.base import InvalidValue, SpecModel, exactly_one, model_keys
-from headrace.spec.registry import RegistryAt
+from headrace.spec.base import InvalidValue, Shorthand, SpecModel, exactly_one, model_keys
+from headrace.spec.registry import RegistryAt, SchemaServerAt
 from headrace.spec.units import Flag
 from headrace.spec.uris import LocalPath
 
-Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
+_Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]
-Key = Literal["json", "text", "int64", "avro"]
+KeyFormat = Literal["json", "text", "int64", "avro"]
 Framing = Literal["none", "confluent", "bare"]
+
+Signal = Literal["traces", "metrics", "logs"]
+OtlpLayout = Literal["flat", "zerobus", "telemetry"]
+Attributes = Literal["map", "json"]
+
+SIGNALS: tuple[Signal, ...] = get_args(Signal)
+_SIGNAL_TOPICS: Mapping[str, Signal] = {
+    **{signal: signal for signal in SIGNALS},
+    # As the Kafka exporter of the OpenTelemetry collector names them.
+    "otlp_spans": "traces",
+    "otlp_metrics": "metrics",
+    "otlp_logs": "logs",
+}
 
 UNKNOWN_FIELDS = "_unknown"  # column of `keep_unknown_fields`
 
@@ -27,9 +41,9 @@ class Format(SpecModel):
         description="Handling of records with a null value; `row` writes a row of NULLs. Default: "
         "`dead_letter`, or a delete by key if the table is merged.",
     )
-    key: Key | None = Field(
+    key: KeyFormat | None = Field(
         default=None,
-        description="Format of the record key, which a tombstone is matched by: `json` (an object with the "
+        description="Format of the record key (a tombstone deletes the row with this key): `json` (an object with the "
         "key columns, with or without Debezium's schema part, or a single value), `text`, `int64` "
         "(8 bytes, big-endian) or `avro` (same registry as the value). Default: `avro` with "
         "`decode.avro.registry`, otherwise `json`.",
@@ -42,12 +56,12 @@ class Format(SpecModel):
         return self
 
     @property
-    def keyed_by(self) -> Key:
+    def keyed_by(self) -> KeyFormat:
         """Format of record keys."""
         return self.key or self.keyed_by_default
 
     @property
-    def keyed_by_default(self) -> Key:
+    def keyed_by_default(self) -> KeyFormat:
         """Format of record keys if `key` is not set."""
         return "json"
 
@@ -84,7 +98,7 @@ class JsonFormat(Format):
         description="Schema registry for values in the Confluent wire format, as a URL or a mapping. Fields, "
         "required fields and the type name come from the JSON Schema.",
     )
-    envelope: Envelope = Field(
+    envelope: _Envelope = Field(
         default="none",
         description="Envelope around the row: a `debezium` change event (with or without its schema part), a "
         "`rivven` event or change (as the four columns of Rivven's sink), a Rivven change event "
@@ -126,6 +140,11 @@ class AvroFormat(Format):
         default="none",
         description="Envelope around the row: a `debezium` change event. Not supported with `container`.",
     )
+    type_name: Literal["full", "short"] = Field(
+        default="full",
+        description="Type name of a record for `route.by: type`: its `full` name, or `short` without the namespace. "
+        "Types of two namespaces with the same short name are written to one table.",
+    )
 
     @model_validator(mode="after")
     def _check_keys(self) -> AvroFormat:
@@ -144,7 +163,7 @@ class AvroFormat(Format):
         return self.container
 
     @property
-    def keyed_by_default(self) -> Key:
+    def keyed_by_default(self) -> KeyFormat:
         """Same as for values: producers usually configure one serializer for both."""
         return "avro" if self.registry else "json"
 
@@ -197,6 +216,11 @@ class ProtobufFormat(Format):
         default=False,
         description="Decode an empty value as a message of default values instead of rejecting it (`empty`).",
     )
+    flatten: Flag = Field(
+        default=False,
+        description="Make the fields of nested messages fields of the record: `a.b` becomes `a_b`. Arrays and maps are "
+        "not changed.",
+    )
 
     @model_validator(mode="after")
     def _check_keys(self) -> ProtobufFormat:
@@ -217,7 +241,7 @@ class MsgpackFormat(Format):
     schemas: LocalPath | None = Field(
         default=None, description="JSON file that maps ids to schemas, or directory of schema files (`*.json`)."
     )
-    registry: RegistryAt | None = Field(
+    registry: SchemaServerAt | None = Field(
         default=None, description="HTTP server that returns the schema with id `<id>` at `<url>/<id>`."
     )
 
@@ -237,6 +261,42 @@ class MsgpackFormat(Format):
         return True
 
 
+class OtlpFormat(Format):
+    """OTLP export requests in Protobuf: each span, log record or metric data point is a row."""
+
+    signal: Annotated[Signal | Mapping[str, Signal] | None, Shorthand(enum=list(SIGNALS))] = Field(
+        default=None,
+        description="Signal of all topics, or of each topic (`{my_spans: traces}`). Default: `traces`, `metrics` and "
+        "`logs` for topics of these names, and for `otlp_spans`, `otlp_metrics` and `otlp_logs`.",
+    )
+    layout: OtlpLayout = Field(
+        default="flat",
+        description="Columns of the rows: `flat`, `zerobus` (the nested columns of Lakeflow Zerobus) or `telemetry` "
+        "(the columns of an OpenTelemetry bridge, the same for all signals).",
+    )
+    attributes: Attributes = Field(
+        default="map",
+        description="Type of columns with attributes: `map` (`map<string,string>`) or `json` (JSON text, which keeps "
+        "the types of values).",
+    )
+    columns: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Additional columns with the text of one attribute each, as `{column: attribute}`: of the record, "
+        "otherwise of its scope, otherwise of its resource.",
+    )
+
+    @property
+    def many(self) -> bool:
+        """Whether one record can produce several rows."""
+        return True
+
+    def signal_of(self, topic: str) -> Signal | None:
+        """Signal of a topic; None if it is unknown."""
+        if isinstance(self.signal, str):
+            return self.signal
+        return (self.signal or {}).get(topic) or _SIGNAL_TOPICS.get(topic)
+
+
 class Decode(SpecModel):
     """Format of record values; exactly one key. A format name alone selects its defaults."""
 
@@ -251,6 +311,7 @@ class Decode(SpecModel):
     raw: RawFormat | None = Field(default=None, description="Arbitrary bytes, unchanged, in `data`.")
     protobuf: ProtobufFormat | None = Field(default=None, description="Protobuf messages.")
     msgpack: MsgpackFormat | None = Field(default=None, description="MessagePack messages after a schema id.")
+    otlp: OtlpFormat | None = Field(default=None, description="OTLP export requests in Protobuf.")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Decode:

@@ -49,7 +49,7 @@ class Diagnostic:
         }
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}"
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file  # arguments have no lines
         key = f" {self.key}:" if self.key else ""
         expected = f"; expected: {self.expected}" if self.expected else ""
         if self.expected and self.message == MISSING_KEY:
@@ -67,6 +67,7 @@ class UnlocatedDiagnostic:
     suggestion: str = ""
     severity: Literal["error", "warning"] = "error"
     on_key: bool = False
+    depends_on: tuple[Path, ...] | None = None  # other values that it depends on; None: any, (): its own value alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ def from_validation(error: ValidationError, document: Document) -> Iterator[Unlo
         # Pydantic also reports a list with invalid items as too short.
         has_item_errors = any(other["loc"][:-1] == detail["loc"] for other in details)
         if not (detail["type"] == "too_short" and has_item_errors):
-            diagnostics[_diagnostic(detail, document)] = None
+            diagnostic = _diagnostic(detail, document)
+            diagnostics[replace(diagnostic, depends_on=diagnostic.depends_on or (diagnostic.path,))] = None
     for diagnostic in diagnostics:
         yield diagnostic
         if diagnostic.on_key and renamed_key(part_at(diagnostic.path[:-1]), str(diagnostic.path[-1])):
@@ -266,11 +268,13 @@ def _description(path: Path) -> str:
 
 
 def _invalid_value(path: Path, value: str, error: ValueError, on_key: bool) -> UnlocatedDiagnostic:
+    whole = (path,)  # a model checks its own keys
     if not isinstance(error, InvalidValue):
-        return UnlocatedDiagnostic(path, value, str(error))
+        return UnlocatedDiagnostic(path, value, str(error), depends_on=whole)
     path = (*path, error.key) if error.key else path
     suggestion = error.suggestion or (closest(path[-1], error.options) if path else "")
-    return UnlocatedDiagnostic(path, error.message or value, error.expected, suggestion, on_key=on_key)
+    message = error.message or value
+    return UnlocatedDiagnostic(path, message, error.expected, suggestion, on_key=on_key, depends_on=whole)
 
 
 def _not_a_choice(path: Path, value: str, node: YamlNode | None, expected: str) -> UnlocatedDiagnostic:

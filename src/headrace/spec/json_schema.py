@@ -12,11 +12,12 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
-from headrace.spec import source, units, uris
+from headrace.spec import start, units, uris
 from headrace.spec.base import SpecModel, model_keys, parts_in
 from headrace.spec.kafka_settings import CONSUMER_SETTINGS
-from headrace.spec.model import BranchSpec, Spec
+from headrace.spec.model import BranchSpec, Spec, TopicSpec
 from headrace.spec.secrets import Secret
+from headrace.spec.spark_settings import SETTING_FAMILIES, SPARK_SETTINGS
 from headrace.spec.table import TableMatch, TableOptions
 
 
@@ -49,7 +50,7 @@ def spec_reference() -> str:
 
 def _parts(part: type[SpecModel], path: str) -> Iterator[tuple[str, type[SpecModel]]]:
     yield path, part
-    if part in (TableMatch, BranchSpec):  # documented at the pipeline and its table
+    if part in (TableMatch, BranchSpec, TopicSpec):  # documented at the pipeline and its table
         return
     for key, field in model_keys(part).items():
         for inner in parts_in(field.annotation):
@@ -90,7 +91,7 @@ _KINDS: dict[Any, str] = {
     units.regex: "regular expression",
     uris.storage_path: "path",
     uris.server: "address",
-    source.first_offsets: "mapping",
+    start.first_offsets: "mapping",
 }
 
 
@@ -148,5 +149,14 @@ def _json(value: object) -> str:
 
 def settings_reference() -> str:
     """Markdown reference of the Kafka consumer settings that a spec may set."""
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in CONSUMER_SETTINGS.items()]
+    return _settings_table(CONSUMER_SETTINGS)
+
+
+def spark_settings_reference() -> str:
+    """Markdown reference of the Spark settings that a spec may set."""
+    return _settings_table(SPARK_SETTINGS | SETTING_FAMILIES)
+
+
+def _settings_table(settings: Mapping[str, str]) -> str:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in settings.items()]
     return "\n".join(["| setting | description |", "|---|---|", *rows])

@@ -41,6 +41,7 @@ _UNSUPPORTED = (
     (r"isolation\.level", "use `isolation`"),
     (r"auto\.offset\.reset", "use `start` for the initial position; later positions are in the ledger"),
     (r"(enable\.)?auto\..*", "offsets are stored in the ledger, not committed by the consumer"),
+    (r"group\.id", "use `group` for offsets that tools show; the consumer does not join a group"),
     (r"(group|session|heartbeat|partition\.assignment|max\.poll\.interval)\..*", "the consumer does not join a group"),
 )
 

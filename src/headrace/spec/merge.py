@@ -79,7 +79,7 @@ class MergeSpec(SpecModel):
     tombstone_retention: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(seconds=1),
-        description="How long a delete is remembered so that late changes of its key do not restore the row; "
+        description="How long deletes are stored, so that late changes of the key do not restore the row; "
         "with `scd2.track`, the maximum lateness of a change.",
     )
 
@@ -118,7 +118,8 @@ class Deduplicate(SpecModel):
     within: Duration = Field(
         ge=timedelta(seconds=1),
         le=timedelta(days=30),
-        description="Time window: a row is a duplicate if an earlier row with the same key has a timestamp this close.",
+        description="Time window: a row is a duplicate if an earlier row with the same key is at most this much older "
+        "or newer.",
     )
 
 

@@ -8,21 +8,35 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from headrace.spec.base import Shorthand, SpecModel
+from headrace.spec.base import Shorthand, SpecModel, exactly_one
+from headrace.spec.danube_source import source_topic
 from headrace.spec.decode import FORMATS, Decode, Tombstone, expand_format_name
 from headrace.spec.explode import Explode, expand_array_name
+from headrace.spec.files_source import FilesSpec
+from headrace.spec.hot_store import HotStoreSpec
 from headrace.spec.maintenance import MaintenanceSpec
+from headrace.spec.rivven_source import RivvenSpec
 from headrace.spec.route_id import RouteId
 from headrace.spec.routing import NAME, Routing
-from headrace.spec.running import CircuitBreakerSpec, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
+from headrace.spec.running import (
+    CircuitBreakerSpec,
+    FlushSpec,
+    FreshnessSpec,
+    LeaseSpec,
+    LimitsSpec,
+    RetrySpec,
+    SparkSpec,
+)
 from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec
 from headrace.spec.steps import StepSpec
-from headrace.spec.table import DeadLettersSpec, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
-from headrace.spec.uris import StoragePath, folder_of
+from headrace.spec.storage import Storage
+from headrace.spec.table import DeadLettersSpec, Route, TableMatch, TableSpec, expand_drop, route_names
+from headrace.spec.units import Regex
+from headrace.spec.uris import StoragePath, contains_uri, folder_of
 from headrace.spec.yaml_reader import SpecSource
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
@@ -31,15 +45,42 @@ SECRETS = frozenset(
     {
         ("transform", "*", "mask", "*", "sha256"),
         ("branches", "*", "transform", "*", "mask", "*", "sha256"),
+        ("topics", "*", "transform", "*", "mask", "*", "sha256"),
         ("source", "kafka", "tls", "key"),
         ("source", "kafka", "tls", "key_password"),
         ("source", "kafka", "sasl", "password"),
+        ("source", "kafka", "sasl", "client_secret"),
+        ("source", "rivven", "tls", "key"),
+        ("source", "rivven", "tls", "key_password"),
+        ("source", "rivven", "sasl", "password"),
+        ("source", "http", "tokens", "*"),
+        ("source", "http", "tls", "key"),
+        ("source", "http", "kafka", "tls", "key"),
+        ("source", "http", "kafka", "tls", "key_password"),
+        ("source", "http", "kafka", "sasl", "password"),
+        ("source", "http", "kafka", "sasl", "client_secret"),
+        ("source", "otlp", "tokens", "*"),
+        ("source", "otlp", "tls", "key"),
+        ("source", "danube", "token"),
+        ("source", "danube", "tls", "key"),
         ("decode", "json", "registry", "password"),
         ("decode", "protobuf", "registry", "password"),
         ("decode", "avro", "registry", "password"),
         ("decode", "msgpack", "registry", "password"),
+        ("topics", "*", "decode", "json", "registry", "password"),
+        ("topics", "*", "decode", "protobuf", "registry", "password"),
+        ("topics", "*", "decode", "avro", "registry", "password"),
+        ("topics", "*", "decode", "msgpack", "registry", "password"),
+        ("hot_store", "postgres", "password"),
+        ("hot_store", "postgres", "tls", "key"),
+        ("hot_store", "postgres", "tls", "key_password"),
         ("storage", "s3", "secret_access_key"),
         ("storage", "s3", "session_token"),
+        ("storage", "azure", "account_key"),
+        ("storage", "azure", "sas_token"),
+        ("storage", "azure", "connection_string"),
+        ("storage", "azure", "client_secret"),
+        ("storage", "gcs", "service_account_key"),
     }
 )
 
@@ -52,13 +93,21 @@ def is_secret(path: tuple[str | int, ...]) -> bool:
     )
 
 
+NAME_OF_BRANCH = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+
+
+def list_of_names(value: Any) -> Any:
+    """A list of names from a single one."""
+    return [value] if isinstance(value, str) else value
+
+
 Exploded = Annotated[Explode, BeforeValidator(expand_array_name), Shorthand(type="string")]
 
 
 class BranchSpec(SpecModel):
     """Branch: writes the same decoded records to other tables."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="Unique name of the branch.")
+    name: str = Field(pattern=NAME_OF_BRANCH, description="Unique name of the branch.")
     explode: Exploded | None = Field(default=None, description="Same as the pipeline's `explode`.")
     transform: tuple[StepSpec, ...] = Field(
         default=(),
@@ -71,6 +120,51 @@ class BranchSpec(SpecModel):
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> BranchSpec:
         return unify_route_variable(self)
+
+
+class TopicSpec(BranchSpec):
+    """Settings of some topics: their records are decoded, transformed and written in their own way."""
+
+    name: str = Field(pattern=NAME_OF_BRANCH, description="Unique name of the entry, also among `branches`.")
+    topic: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=249)], ...] | None,
+        BeforeValidator(list_of_names),
+        Shorthand(type="string"),
+    ] = Field(
+        default=None,
+        min_length=1,
+        description="Topic, or list of topics, by the names in the source; alternative to `match`.",
+    )
+    match: Regex | None = Field(
+        default=None,
+        description="Regular expression, matched anywhere in the name of a topic; alternative to `topic`.",
+    )
+    decode: Annotated[Decode, BeforeValidator(expand_format_name), Shorthand(enum=list(FORMATS))] | None = Field(
+        default=None, description="Same as the pipeline's `decode`. Default: the pipeline's."
+    )
+    transform: tuple[StepSpec, ...] = Field(
+        default=(),
+        description="Same as the pipeline's `transform`; the pipeline's own steps are not applied to these topics.",
+    )
+    table: TableSpec = Field(description="Same as the pipeline's `table`; each entry needs its own path.")
+    flush: FlushSpec | None = Field(
+        default=None,
+        description="Same as the pipeline's `flush`, for these topics. Default of each key: the pipeline's.",
+    )
+
+    @model_validator(mode="after")
+    def _check_selector(self) -> TopicSpec:
+        exactly_one(self, "topic", "match")
+        return self
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names of the topics in records; those of Danube as in `{topic}`."""
+        return tuple(source_topic(name) for name in self.topic or ())
+
+    def selects(self, topic: str) -> bool:
+        """Whether a topic, by its name in records, is one of the entry's, unless an earlier entry has it."""
+        return topic in self.topics if self.match is None else re.search(self.match, topic) is not None
 
 
 class Spec(SpecModel):
@@ -109,8 +203,14 @@ class Spec(SpecModel):
         default=(),
         description="Additional outputs: each branch writes the same records to other tables, with its own transform.",
     )
-    dead_letters: DeadLettersSpec = Field(
-        default=DeadLettersSpec(path=None), description="Dead-letter table for records that cannot be written."
+    topics: tuple[TopicSpec, ...] = Field(
+        default=(),
+        description="Settings of some topics. The first matching entry applies to a topic; records of other topics get "
+        "the pipeline's settings and `branches`.",
+    )
+    dead_letters: Annotated[DeadLettersSpec, BeforeValidator(expand_drop), Shorthand(enum=["drop"])] = Field(
+        default=DeadLettersSpec(path=None),
+        description="Dead-letter table for records that cannot be written; `drop` only counts them.",
     )
     state: StoragePath | None = Field(
         default=None,
@@ -124,8 +224,14 @@ class Spec(SpecModel):
     circuit_breaker: CircuitBreakerSpec | None = Field(
         default=None, description="Stops the pipeline when too many records are rejected; disabled by default."
     )
+    freshness: FreshnessSpec | None = Field(
+        default=None, description="Freshness target, which health and metrics report; none by default."
+    )
     maintenance: MaintenanceSpec | None = Field(
         default=None, description="Table maintenance while the pipeline runs; disabled by default."
+    )
+    hot_store: HotStoreSpec | None = Field(
+        default=None, description="Database that has the rows of the tables, too; disabled by default."
     )
     lease: LeaseSpec = Field(default=LeaseSpec(), description="Single-instance lease.")
     spark: SparkSpec = Field(default=SparkSpec(), description="Spark settings.")
@@ -133,6 +239,8 @@ class Spec(SpecModel):
     _text: str = PrivateAttr("")
     _base: Path = PrivateAttr(default_factory=Path.cwd)
     _written: SpecSource | None = PrivateAttr(None)
+    _entry: TopicSpec | None = PrivateAttr(None)
+    _place: tuple[str | int, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> Spec:
@@ -141,14 +249,16 @@ class Spec(SpecModel):
     @model_validator(mode="after")
     def _apply_event_operations(self) -> Spec:
         """Apply the operation of change events wherever rows are merged."""
-        if self.decode.changes:
-            own, branches = (self.table, *self.tables), ((each.table, *each.tables) for each in self.branches)
-            for options in (*own, *(option for each in branches for option in each)):
+        outputs: list[tuple[Decode, Spec | BranchSpec]] = [(self.decode, self)]
+        outputs += [(self.decode, branch) for branch in self.branches]
+        outputs += [(entry.decode or self.decode, entry) for entry in self.topics]
+        for decode, output in outputs:
+            for options in (output.table, *output.tables) if decode.changes else ():
                 if options.merge is not None:
                     options.merge.apply_event_operations()
         return self
 
-    def remember(self, text: str, base: Path, written: SpecSource | None = None) -> None:
+    def set_source_text(self, text: str, base: Path, written: SpecSource | None = None) -> None:
         """Record the text, base directory and source location of the spec."""
         self._text, self._base, self._written = text, base, written
 
@@ -173,16 +283,24 @@ class Spec(SpecModel):
         return self._base
 
     @property
-    def source_kind(self) -> Literal["kafka", "generate"]:
-        """Type of the source."""
-        return "kafka" if self.source.kafka else "generate"
+    def source_kind(self) -> str:
+        """Type of the source: its key in the spec."""
+        return self.source.kind
 
     @property
     def kafka(self) -> KafkaSpec:
-        """Kafka source; LookupError if the source is another type."""
-        if self.source.kafka is None:
+        """Kafka topics that are read; LookupError if the source is another type."""
+        kafka = self.source.read_from_kafka
+        if kafka is None:
             raise LookupError(f"{self.pipeline} does not read Kafka")
-        return self.source.kafka
+        return kafka
+
+    @property
+    def rivven(self) -> RivvenSpec:
+        """Rivven source; LookupError if the source is another type."""
+        if self.source.rivven is None:
+            raise LookupError(f"{self.pipeline} does not read Rivven")
+        return self.source.rivven
 
     @property
     def generate(self) -> GenerateSpec:
@@ -190,6 +308,13 @@ class Spec(SpecModel):
         if self.source.generate is None:
             raise LookupError(f"{self.pipeline} does not have a generate source")
         return self.source.generate
+
+    @property
+    def files(self) -> FilesSpec:
+        """Files source; LookupError if the source is another type."""
+        if self.source.files is None:
+            raise LookupError(f"{self.pipeline} does not read files")
+        return self.source.files
 
     @property
     def format(self) -> str:
@@ -216,20 +341,62 @@ class Spec(SpecModel):
         """Path of the dead-letter table."""
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
+    def unshared_paths(self) -> list[tuple[tuple[str, ...], str]]:
+        """Keys and local paths of the pipeline that only this machine can reach."""
+        paths: dict[tuple[str, ...], str] = {("table", "path"): self.table.path}
+        paths |= {("state",): self.state} if self.state else {}  # by default next to the tables
+        paths |= {("dead_letters", "path"): self.dead_letters.path} if self.dead_letters.path else {}
+        paths |= {("source", "files", "path"): self.source.files.path} if self.source.files else {}
+        paths |= {("branches", str(nth), "table", "path"): each.table.path for nth, each in enumerate(self.branches)}
+        paths |= {("topics", str(nth), "table", "path"): each.table.path for nth, each in enumerate(self.topics)}
+        mounts = self.spark.shared_mounts
+        return [
+            (key, path)
+            for key, path in paths.items()
+            if path.startswith("/") and not any(contains_uri(mount, path) for mount in mounts)
+        ]
+
     def branch_specs(self) -> dict[str, Spec]:
-        """Specs of all branches by name; the main branch, named "", comes first."""
-        return {"": self} | {each.name: self.along(each) for each in self.branches}
+        """Specs of all branches by name: the main branch, named "", `branches`, and the entries of `topics`."""
+        return {"": self} | {each.name: self.along(each) for each in (*self.branches, *self.topics)}
 
     def along(self, branch: BranchSpec) -> Spec:
-        """Spec in which the branch replaces the main branch; the state path is unchanged."""
-        own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
-        copy = self.model_copy(update={**own, "branches": (), "state": self.state_uri})
+        """Spec in which a branch, or the settings of some topics, replace the main branch; the state is the same."""
+        own: dict[str, Any] = {key: getattr(branch, key) for key in BranchSpec.model_fields if key != "name"}
+        if isinstance(branch, TopicSpec):
+            own |= {"decode": branch.decode or self.decode, "flush": self.flush_of(branch)}
+        copy = self.model_copy(update={**own, "branches": (), "topics": (), "state": self.state_uri})
+        if isinstance(branch, TopicSpec):
+            copy._entry, copy._place = branch, ("topics", self.topics.index(branch))
+        else:
+            copy._place = ("branches", self.branches.index(branch))
         if self._written is not None:
-            copy._written = replace(self._written, path=("branches", self.branches.index(branch)))
+            copy._written = replace(self._written, path=copy._place)
         return copy
 
+    @property
+    def place(self) -> tuple[str | int, ...]:
+        """Path of the branch or entry of `topics` that this spec is of; empty for a pipeline."""
+        return self._place
+
+    @property
+    def entry(self) -> TopicSpec | None:
+        """Entry of `topics` that this spec is of; None for a pipeline and its branches."""
+        return self._entry
+
+    def entry_of(self, topic: str) -> TopicSpec | None:
+        """Entry of `topics` that applies to a topic, by its name in records; None: the pipeline's settings do."""
+        return next((each for each in self.topics if each.selects(topic)), None)
+
+    def flush_of(self, entry: TopicSpec | None) -> FlushSpec:
+        """Batch triggers of the topics of an entry; of all others for None."""
+        if entry is None or entry.flush is None:
+            return self.flush
+        return self.flush.model_copy(update={key: getattr(entry.flush, key) for key in entry.flush.model_fields_set})
+
     def _branch(self, route_id: RouteId) -> Spec:
-        return self.branch_specs()[route_id.branch] if route_id.branch else self
+        named = (each for each in (*self.branches, *self.topics) if each.name == route_id.branch)
+        return self.along(next(named)) if route_id.branch else self
 
     def all_rules(self) -> tuple[TableSpec, ...]:
         """Table options of all routes of the branch."""
@@ -250,8 +417,9 @@ class Spec(SpecModel):
 
     def route_of(self, uri: str) -> RouteId | None:
         """Route of a table path, whether or not the table exists; None if the path is not one of the pipeline's."""
-        for name, branch in self.branch_specs().items():
-            if match := template(branch.table.path).fullmatch(uri):
+        named = [("", self.table.path), *((each.name, each.table.path) for each in (*self.branches, *self.topics))]
+        for name, path in reversed(named):  # the path of an entry may fit the template of the main branch
+            if match := template(path).fullmatch(uri):
                 parts = match.groupdict()
                 return RouteId(name, ":".join(parts[key] for key in ("topic", "route") if key in parts))
         return None
@@ -262,25 +430,15 @@ class Spec(SpecModel):
         topics = "{topic}" in self.table.path
         return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted, topics)
 
-    def storage_profile(self) -> StorageProfile:
-        """Object store settings with secrets resolved."""
-        s3 = self.storage.s3
-        return StorageProfile(
-            endpoint=s3.endpoint or "",
-            region=s3.region or "",
-            path_style=s3.path_style,
-            allow_http=s3.allow_http,
-            access_key_id=s3.access_key_id or "",
-            secret_access_key=s3.secret_access_key.reveal() if s3.secret_access_key else "",
-            session_token=s3.session_token.reveal() if s3.session_token else "",
-            options=s3.options,
-        )
+    def storage_profile(self) -> dict[str, dict[str, Any]]:
+        """Settings of each kind of object store with secrets resolved; never stored or printed."""
+        return self.storage.revealed()
 
 
-Routed = TypeVar("Routed", Spec, BranchSpec)
+_Routed = TypeVar("_Routed", Spec, BranchSpec)
 
 
-def unify_route_variable(part: Routed) -> Routed:
+def unify_route_variable(part: _Routed) -> _Routed:
     """Replace `{topic}` and `{field:…}` by `{route}` in the path where the route is taken from them."""
     path = part.table.path
     for name in route_names(part.route):

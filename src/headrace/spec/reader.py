@@ -36,7 +36,7 @@ def _parsed(root: yaml_reader.YamlNode, base: Path) -> Spec:
             "; ".join(f"{'.'.join(map(str, diagnostic.path))}: {diagnostic.message}" for diagnostic in diagnostics)
         )
     spec = Spec.model_validate(content, context={"base": base})
-    spec.remember(canonical_json(raw), base, yaml_reader.SpecSource("<spec>", root))
+    spec.set_source_text(canonical_json(raw), base, yaml_reader.SpecSource("<spec>", root))
     return spec
 
 

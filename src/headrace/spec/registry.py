@@ -56,8 +56,13 @@ class RegistrySpec(SpecModel):
         return is_loopback(host_of(self.url))
 
 
+class SchemaServerSpec(RegistrySpec):
+    """HTTP server that returns schemas by id."""
+
+
 def _address(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
 RegistryAt = Annotated[RegistrySpec, BeforeValidator(_address), Shorthand(type="string")]
+SchemaServerAt = Annotated[SchemaServerSpec, BeforeValidator(_address), Shorthand(type="string")]

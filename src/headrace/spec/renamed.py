@@ -9,7 +9,7 @@ from headrace.spec.decode import ProtobufFormat
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.spec.merge import MergeSpec
 from headrace.spec.model import Spec
-from headrace.spec.running import BackOff, CircuitBreakerSpec
+from headrace.spec.running import BackOff, CircuitBreakerSpec, RetrySpec
 from headrace.spec.source import GenerateSpec
 from headrace.spec.table import Expectation
 
@@ -26,6 +26,7 @@ KEYS: Mapping[type[SpecModel], Mapping[str, str]] = {
     },
     MergeSpec: {"remember": "tombstone_retention", "history": "scd2"},
     Expectation: {"otherwise": "on_violation"},
+    RetrySpec: {"refused": "access_denied"},
     BackOff: {"first": "initial_interval", "longest": "max_interval"},
     GenerateSpec: {"bad": "bad_ratio"},
     ProtobufFormat: {"unknown": "keep_unknown_fields", "empty": "allow_empty"},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from headrace.spec.base import SpecModel
-from headrace.spec.units import Duration, Integer, Ratio, Size
+from headrace.spec.spark_settings import spark_setting
+from headrace.spec.units import Duration, Integer, PlainText, Ratio, Size
+from headrace.spec.uris import StoragePath, local_file
 
 
 class FlushSpec(SpecModel):
@@ -19,9 +22,9 @@ class FlushSpec(SpecModel):
         ge=timedelta(milliseconds=100),
         description="Maximum time between the starts of two batches.",
     )
-    rows: Integer = Field(default=100_000, ge=1, description="Number of waiting records.")
+    rows: Integer = Field(default=100_000, ge=1, description="Start a batch when this many records are unread.")
     bytes: Size = Field(
-        default=128_000_000, ge=1, description="Estimated bytes of waiting records, from a running average."
+        default=128_000_000, ge=1, description="Start a batch when this many bytes are unread (estimated)."
     )
 
 
@@ -118,7 +121,7 @@ class RetrySpec(SpecModel):
         default=BackOff(),
         description="Backoff while the broker or the object store is unreachable; retried indefinitely.",
     )
-    refused: Integer = Field(
+    access_denied: Integer = Field(
         default=3, ge=1, le=100, description="Attempts after an authentication or authorization error."
     )
     conflict: Integer = Field(
@@ -140,6 +143,16 @@ class CircuitBreakerSpec(SpecModel):
     )
 
 
+class FreshnessSpec(SpecModel):
+    """Freshness target: how long a record may wait until it is in its table."""
+
+    target: Duration = Field(
+        ge=timedelta(seconds=5),
+        description="Maximum age of the oldest unread record. `/health` and `/metrics` report a pipeline that exceeds "
+        "it, or whose lag is unknown for this time.",
+    )
+
+
 class LeaseSpec(SpecModel):
     """Single-instance lease."""
 
@@ -153,10 +166,61 @@ class LeaseSpec(SpecModel):
     )
 
 
-class SparkSpec(SpecModel):
-    """Spark settings."""
+_HEAP = r"^[1-9][0-9]{0,5}[mg]$"
+_MASTER = r"^(local\[(\*|[1-9][0-9]{0,3})\]|spark://[^\s,/]+:[0-9]+(,[^\s,/]+:[0-9]+)*|yarn|k8s://\S+)$"
 
-    cores: Integer | None = Field(default=None, ge=1, le=1024, description="Number of cores. Default: all.")
-    memory: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")] = Field(
-        default="1g", description="JVM heap size, such as `800m` or `2g`."
+
+def _environment(text: str, info: ValidationInfo) -> str:
+    """Keep words and URIs; make the path of an archive absolute."""
+    return text if text in ("archive", "installed") or "://" in text else f"file://{local_file(text, info)}"
+
+
+class ExecutorsSpec(SpecModel):
+    """Executors on a cluster; not used with a local master."""
+
+    count: Integer | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Number of executors. Default: as many as the cluster has room for (standalone), otherwise 2.",
     )
+    cores: Integer = Field(default=1, ge=1, le=1024, description="Cores, and so concurrent tasks, of an executor.")
+    memory: Annotated[str, Field(pattern=_HEAP)] = Field(
+        default="1g", description="JVM heap size of an executor; its Python processes need memory in addition."
+    )
+
+
+class SparkSpec(SpecModel):
+    """Where Spark runs, and its settings."""
+
+    master: Annotated[str, Field(pattern=_MASTER)] = Field(
+        default="local[*]",
+        description="`local[*]` (all cores of this machine), `local[4]`, or a cluster: `spark://host:port` "
+        "(standalone), `yarn`, `k8s://https://host:port`.",
+    )
+    cores: Integer | None = Field(
+        default=None, ge=1, le=1024, description="Number of cores with `local[*]`. Default: all."
+    )
+    memory: Annotated[str, Field(pattern=_HEAP)] = Field(
+        default="1g", description="JVM heap size of the driver, such as `800m` or `2g`."
+    )
+    executors: ExecutorsSpec = Field(default=ExecutorsSpec(), description="Executors on a cluster.")
+    environment: Annotated[str, AfterValidator(_environment)] = Field(
+        default="archive",
+        min_length=1,
+        description="Python environment of executors: `archive` (built by `headrace setup --pack`), the path or URI "
+        "of such an archive (`.tar.gz`), or `installed` (Headrace is installed on all nodes).",
+    )
+    conf: Mapping[Annotated[str, AfterValidator(spark_setting)], PlainText] = Field(
+        default_factory=dict, description="Additional Spark settings, from a list of allowed ones."
+    )
+    shared_mounts: tuple[StoragePath, ...] = Field(
+        default=(),
+        description="Directories that all nodes mount at the same path, such as NFS. Other local paths are rejected "
+        "with a cluster.",
+    )
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether executors run outside the process of the driver."""
+        return not self.master.startswith("local[")

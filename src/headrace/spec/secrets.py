@@ -15,6 +15,9 @@ from headrace.errors import UsageError
 
 MAX_BYTES = 64 * 1024
 
+# Secrets that imported configurations have in plain text, with their file, by the variable that their specs refer to.
+_provided: dict[str, tuple[str, str]] = {}
+
 _ANY = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _ONE = re.compile(r"\$\{(env:[A-Za-z_][A-Za-z0-9_]*|file:[^}\x00]+)\}")
 
@@ -29,6 +32,7 @@ class Secret:
 
     reference: str
     base: Path
+    value: str | None = None  # set only in Spark tasks, whose machines may not have the variable or the file
 
     def __post_init__(self) -> None:
         if not is_reference(self.reference):
@@ -36,7 +40,7 @@ class Secret:
 
     def reveal(self) -> str:
         """Resolve the secret (on each call, so that rotation works); BadReference if that fails."""
-        return resolve_reference(self.reference, self.base)
+        return resolve_reference(self.reference, self.base) if self.value is None else self.value
 
     def is_open(self) -> bool:
         """Whether the secret is in a world-readable file."""
@@ -84,11 +88,22 @@ def _follow(reference: str, inner: str, base: Path) -> str:
     if not is_reference(reference):
         raise BadReference(f"Invalid reference: '{reference}'.", hint="Use ${env:NAME} or ${file:path}.")
     kind, _, name = inner.partition(":")
-    return _variable(name) if kind == "env" else _file(base / name)
+    return _variable(name) if kind == "env" else secret_in_file(base / name)
+
+
+def provide_secret(variable: str, value: str, file: str) -> bool:
+    """Keep a secret of an imported configuration in memory, for references to this variable in this process.
+
+    False if another file has another secret for the variable.
+    """
+    other = _provided.setdefault(variable, (value, file))
+    if other[1] == file:
+        _provided[variable] = value, file
+    return other[1] == file or other[0] == value
 
 
 def _variable(name: str) -> str:
-    value = os.environ.get(name)
+    value = _provided[name][0] if name in _provided else os.environ.get(name)
     if value is None:
         raise BadReference(f"Environment variable {name} is not set.", hint=f"Set {name}.")
     if len(value) > MAX_BYTES:
@@ -96,7 +111,8 @@ def _variable(name: str) -> str:
     return value
 
 
-def _file(path: Path) -> str:
+def secret_in_file(path: Path) -> str:
+    """Content of a small text file without its last line break; BadReference if it cannot be read."""
     try:
         if path.exists() and not path.is_file():
             raise BadReference(f"{path} is not a regular file.")  # reading a pipe or device may block forever

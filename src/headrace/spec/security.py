@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from headrace.spec.base import SpecModel
+from headrace.spec.sasl import SaslSpec, java_sasl, librdkafka_sasl
 from headrace.spec.secrets import Secret
 
 
@@ -19,14 +18,6 @@ class TlsSpec(SpecModel):
     certificate: str | None = Field(default=None, description="Client certificate chain (PEM).")
     key: Secret | None = Field(default=None, description="Private key of `certificate` (PEM, PKCS #8), as a reference.")
     key_password: Secret | None = Field(default=None, description="Password of `key`, as a reference.")
-
-
-class SaslSpec(SpecModel):
-    """SASL authentication to the broker."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="SASL mechanism.")
-    username: str = Field(min_length=1, description="Username.")
-    password: Secret = Field(description="Password, as a reference.")
 
 
 def java(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
@@ -45,19 +36,8 @@ def java(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str,
         if tls.key_password is not None:
             settings |= {"ssl.key.password": tls.key_password.reveal()}
     if sasl is not None:
-        settings |= {"sasl.mechanism": sasl.mechanism, "sasl.jaas.config": _jaas(sasl)}
+        settings |= java_sasl(sasl)
     return settings
-
-
-def _jaas(sasl: SaslSpec) -> str:
-    plain = sasl.mechanism == "PLAIN"
-    module = "plain.PlainLoginModule" if plain else "scram.ScramLoginModule"
-    name, password = _quoted(sasl.username), _quoted(sasl.password.reveal())
-    return f"org.apache.kafka.common.security.{module} required username={name} password={password};"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def librdkafka(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
@@ -70,6 +50,5 @@ def librdkafka(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dic
         settings |= {name: pem for name, pem in pems.items() if pem is not None}
         settings |= {name: secret.reveal() for name, secret in secrets.items() if secret is not None}
     if sasl is not None:
-        settings |= {"sasl.mechanism": sasl.mechanism, "sasl.username": sasl.username}
-        settings |= {"sasl.password": sasl.password.reveal()}
+        settings |= librdkafka_sasl(sasl)
     return settings

@@ -1,29 +1,23 @@
-"""Sources: Kafka topics or generated sample events."""
+"""Sources: topics of brokers, records that clients send by HTTP or OTLP, files, or generated sample events."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
+from headrace.spec.base import SpecModel, exactly_one
+from headrace.spec.danube_source import DanubeSpec
+from headrace.spec.files_source import FilesSpec
+from headrace.spec.http_source import HttpSpec
+from headrace.spec.kafka_connection import KafkaConnection
 from headrace.spec.kafka_settings import setting_name
-from headrace.spec.security import SaslSpec, TlsSpec, java, librdkafka
-from headrace.spec.units import Flag, Integer, Moment, PlainText, Rate, Ratio, Regex
-from headrace.spec.uris import is_loopback
-
-
-def _list(value: Any) -> Any:
-    return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
-
-
-def _broker(text: str) -> str:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})", text)
-    if match is None or not 0 < int(match[2]) < 65536:
-        raise ValueError("host:port, such as localhost:9092")
-    return text
+from headrace.spec.otlp_source import OtlpSpec
+from headrace.spec.rivven_source import RivvenSpec
+from headrace.spec.start import Start
+from headrace.spec.units import Integer, PlainText, Rate, Ratio, Regex
 
 
 def _topic(name: str) -> str:
@@ -32,73 +26,14 @@ def _topic(name: str) -> str:
     return name
 
 
-def first_offsets(value: Any) -> Any:
-    """Validate start offsets: by partition, or by topic and partition, but not both."""
-    inner = list(value.values()) if isinstance(value, Mapping) else []
-    nested = bool(inner) and all(isinstance(item, Mapping) and item for item in inner)
-    pairs = [pair for offsets in (inner if nested else [value] if inner else []) for pair in offsets.items()]
-    if not pairs or not all(_PARTITION.fullmatch(str(number)) and _is_offset(first) for number, first in pairs):
-        raise ValueError("start offsets by partition: {0: 12}, or by topic and partition: {orders: {0: 12}}")
-    return value
-
-
-def _is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-_PARTITION = re.compile(r"[0-9]{1,9}")
-Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(first_offsets)]
-
-
-class StartAt(SpecModel):
-    """Start position by timestamp or by offsets."""
-
-    timestamp: Moment | None = Field(
-        default=None, description="Start at the first record at or after this RFC 3339 timestamp with time zone."
-    )
-    offsets: Offsets | None = Field(
-        default=None,
-        description="Start offset of each partition: `{0: 12}` for a single topic, `{orders: {0: 12}}` for "
-        "several. Other partitions start at the earliest offset.",
-    )
-
-    @model_validator(mode="after")
-    def _check_keys(self) -> StartAt:
-        exactly_one(self, "timestamp", "offsets")
-        return self
-
-    def offsets_by_topic(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Start offsets by topic and partition; without a topic, they apply to the only topic."""
-        by_topic: dict[str, dict[int, int]] = {}
-        for name, offsets in (self.offsets or {}).items():
-            if isinstance(offsets, Mapping):
-                by_topic[name] = {int(partition): offset for partition, offset in offsets.items()}
-            elif topics:
-                by_topic.setdefault(topics[0], {})[int(name)] = offsets
-        return by_topic
-
-
-Start = Annotated[
-    Annotated[Literal["earliest", "latest"], Tag("word")] | Annotated[StartAt, Tag("mapping")],
-    Discriminator(word_or_mapping),
-]
-
-
-def _tls(value: Any) -> Any:
-    return {True: {}, False: None}[value] if isinstance(value, bool) else value
-
-
-class KafkaSpec(SpecModel):
+class KafkaSpec(KafkaConnection):
     """Kafka source."""
 
-    brokers: Annotated[
-        tuple[Annotated[str, AfterValidator(_broker)], ...], BeforeValidator(_list), Shorthand(type="string")
-    ] = Field(min_length=1, description="Bootstrap servers as `host:port`: a list, or comma-separated text.")
     topics: tuple[Annotated[str, AfterValidator(_topic)], ...] | None = Field(
         default=None, min_length=1, description="Topics to read; alternative to `pattern`."
     )
     pattern: Regex | None = Field(
-        default=None, description="Regular expression, searched in topic names; alternative to `topics`."
+        default=None, description="Regular expression, matched anywhere in topic names; alternative to `topics`."
     )
     start: Start = Field(
         default="earliest",
@@ -109,13 +44,12 @@ class KafkaSpec(SpecModel):
         default="read_committed",
         description="Isolation level; `read_committed` skips records of open and aborted transactions.",
     )
-    plaintext: Flag = Field(default=False, description="Allow unencrypted connections to brokers on other hosts.")
-    tls: Annotated[
-        TlsSpec | None,
-        BeforeValidator(_tls),
-        Shorthand(type="boolean"),
-    ] = Field(default=None, description="`true` (system trust store) or a mapping. Default: no encryption.")
-    sasl: SaslSpec | None = Field(default=None, description="SASL authentication. Default: none.")
+    group: str | None = Field(
+        default=None,
+        pattern=r"^[!-~]{1,255}$",
+        description="Consumer group whose offsets are committed after each batch, for tools that show its lag. They "
+        "are never read: the position is in the ledger. No consumer may use the group. Default: none.",
+    )
     settings: Mapping[Annotated[str, AfterValidator(setting_name)], PlainText] = Field(
         default_factory=dict, description="Additional consumer settings, from a list of allowed ones."
     )
@@ -125,31 +59,6 @@ class KafkaSpec(SpecModel):
     def _check_keys(self) -> KafkaSpec:
         exactly_one(self, "topics", "pattern")
         return self
-
-    @property
-    def stays_here(self) -> bool:
-        """Whether all brokers are on loopback addresses."""
-        return all(is_loopback(broker.rpartition(":")[0]) for broker in self.brokers)
-
-    @property
-    def bootstrap(self) -> str:
-        """Bootstrap servers as comma-separated text."""
-        return ",".join(self.brokers)
-
-    @property
-    def security_protocol(self) -> Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]:
-        """Kafka's `security.protocol`."""
-        if self.sasl is None:
-            return "SSL" if self.tls else "PLAINTEXT"
-        return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
-
-    def java_security(self) -> dict[str, str]:
-        """Connection settings for Kafka's Java client, with secrets resolved."""
-        return java(self.security_protocol, self.tls, self.sasl)
-
-    def librdkafka_security(self) -> dict[str, str]:
-        """Connection settings for librdkafka, with secrets resolved."""
-        return librdkafka(self.security_protocol, self.tls, self.sasl)
 
 
 class GenerateSpec(SpecModel):
@@ -167,14 +76,38 @@ class SourceSpec(SpecModel):
     """Source of the records; exactly one key."""
 
     kafka: KafkaSpec | None = Field(default=None, description="Kafka topics.")
+    rivven: RivvenSpec | None = Field(default=None, description="Topics of a Rivven server.")
+    danube: DanubeSpec | None = Field(default=None, description="Topics of a Danube broker.")
+    http: HttpSpec | None = Field(default=None, description="Records that clients send by HTTP.")
+    otlp: OtlpSpec | None = Field(default=None, description="Traces, metrics and logs of OpenTelemetry, by OTLP.")
+    files: FilesSpec | None = Field(default=None, description="New files below a directory or prefix.")
     generate: GenerateSpec | None = Field(default=None, description="Generated sample events.")
 
     @model_validator(mode="after")
     def _check_keys(self) -> SourceSpec:
-        exactly_one(self, "kafka", "generate")
+        exactly_one(self, *type(self).model_fields)
         return self
+
+    @property
+    def kind(self) -> str:
+        """The key of the source: `kafka`, `generate`, …"""
+        return next(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    @property
+    def read_from_kafka(self) -> KafkaSpec | None:
+        """The Kafka topics that are read: of `source.kafka`, or those that `source.http.kafka` writes."""
+        if self.http is None or self.http.kafka is None:
+            return self.kafka
+        connection = {name: getattr(self.http.kafka, name) for name in KafkaConnection.model_fields}
+        return KafkaSpec.model_construct(**connection, topics=self.http.all_topics)
+
+    @property
+    def kafka_key(self) -> str:
+        """The key with the connection to Kafka."""
+        return "source.kafka" if self.http is None else "source.http.kafka"
 
     @property
     def rate(self) -> float | None:
         """Maximum records per second."""
-        return self.kafka.rate if self.kafka else self.generate.rate if self.generate else None
+        rate: float | None = getattr(getattr(self, self.kind), "rate", None)
+        return rate

@@ -23,14 +23,14 @@ def _form(value: Any) -> str:
     return "options" if isinstance(targets, Mapping) else "targets"
 
 
-Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
-Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
+_Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
+_Queries = Annotated[Mapping[str, _Query], Field(min_length=1)]
 
 
 class Jmespath(SpecModel):
     """JMESPath expressions with options."""
 
-    set: Queries = Field(
+    set: _Queries = Field(
         description="JMESPath expressions over the original message, by target column (dotted for nested fields)."
     )
     on_null: Annotated[Literal["keep", "drop", "null"], BeforeValidator(_null_word), Shorthand(type="null")] = Field(
@@ -97,7 +97,7 @@ class StepSpec(SpecModel):
     )
     jmespath: (
         Annotated[
-            Annotated[Queries, Tag("targets")] | Annotated[Jmespath, Tag("options")],
+            Annotated[_Queries, Tag("targets")] | Annotated[Jmespath, Tag("options")],
             Discriminator(_form),
         ]
         | None

@@ -1,21 +1,20 @@
-"""Routing, table options, dead letters and object store settings."""
+"""Routing, table options and dead letters."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from headrace.spec.base import InvalidValue, SpecModel, exactly_one, word_or_mapping
+from headrace.spec.base import SpecModel, exactly_one, word_or_mapping
 from headrace.spec.contract import ColumnContract, Contract, ContractKeys
 from headrace.spec.merge import Deduplicate, MergeSpec
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
-from headrace.spec.secrets import Secret
+from headrace.spec.txn import Txn, TxnSpec
 from headrace.spec.units import Duration, Flag, Integer, PlainText, Regex, Size
-from headrace.spec.uris import StoragePath, server
+from headrace.spec.uris import StoragePath
 
 
 class RouteBy(SpecModel):
@@ -27,7 +26,7 @@ class RouteBy(SpecModel):
     header: str | None = Field(
         default=None, min_length=1, description="Record header; the last one with this name is used."
     )
-    sql: str | None = Field(default=None, min_length=1, description="SQL expression over the decoded row.")
+    sql: str | None = Field(default=None, min_length=1, description="SQL expression over the transformed row.")
 
     @model_validator(mode="after")
     def _check_keys(self) -> RouteBy:
@@ -133,6 +132,21 @@ class Infer(SpecModel):
     )
 
 
+class Coerce(SpecModel):
+    """Values of other types that columns take. Without it, they are dead letters."""
+
+    string: Flag = Field(
+        default=False,
+        description="Store text in `string` columns as it is, and any other value as its JSON text. Not for columns "
+        "with `json`.",
+    )
+    timestamp: Literal["s", "ms", "us", "ns"] | None = Field(
+        default=None,
+        description="Accept RFC 3339 text and whole numbers in `timestamp` columns; the unit of the numbers. Not for "
+        "columns with `unit`.",
+    )
+
+
 class TableOptions(SpecModel):
     """Table options other than the path."""
 
@@ -150,6 +164,11 @@ class TableOptions(SpecModel):
         default=False,
         description="Write only the declared columns; other columns of an existing table get their DEFAULT "
         "value or NULL. `check --online` lists those that get NULL.",
+    )
+    coerce: Coerce | None = Field(
+        default=None,
+        description="Values of other types that `string` and `timestamp` columns take, nested ones included. Default: "
+        "none.",
     )
     contract_keys: ContractKeys = Field(
         default=ContractKeys(),
@@ -170,7 +189,14 @@ class TableOptions(SpecModel):
         default=None, description="For `mode: append`: skip duplicate rows; they are counted as filtered."
     )
     create: Literal["auto", "never"] = Field(
-        default="auto", description="Create the table, and add declared columns that it does not have."
+        default="auto",
+        description="`auto` creates the table and adds missing declared columns; `never` stops the pipeline instead "
+        "(`TableGone`).",
+    )
+    txn: Txn = Field(
+        default=TxnSpec(),
+        description="Txns of kafka-delta-ingest in the table: `kafka-delta-ingest` (for its default app id) or a "
+        "mapping. Default: a table that has such txns stops a new pipeline (`TakeoverRequired`).",
     )
     source: Flag = Field(
         default=True,
@@ -188,6 +214,13 @@ class TableOptions(SpecModel):
         default_factory=dict,
         description="SQL equivalents, by constraint name, of CHECK constraints that Headrace cannot evaluate. "
         "Rows for which the expression is not true become dead letters (`constraint`).",
+    )
+    catalog_table: str | None = Field(
+        default=None,
+        pattern=r"^(?:[A-Za-z0-9_{}]+\.){0,2}[A-Za-z0-9_{}]+$",
+        description="Name under which the table is registered in the catalog of the Spark session (Hive metastore, "
+        "Unity Catalog): `schema.table` or `catalog.schema.table`, with `{route}` and `{topic}` as in `path`. Only "
+        "with a session that has a catalog: `headrace.run(spec, spark=session)`.",
     )
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
         default="snappy", description="Compression of data files."
@@ -292,7 +325,8 @@ class TableSpec(TableOptions):
     """Target table, or path template for several tables."""
 
     path: StoragePath = Field(
-        description="Path of the table: a directory, `s3://bucket/key` or `s3a://bucket/key`. `{route}` is "
+        description="Path of the table: a directory, `s3://bucket/key`, `gs://bucket/key`, `az://container/key` or "
+        "`abfss://container@account.dfs.core.windows.net/key`. `{route}` is "
         "replaced by the route of the record, `{topic}` by its topic. Relative paths start at the "
         "spec file."
     )
@@ -305,7 +339,7 @@ class TableMatch(TableOptions):
     """Overrides for the tables of some routes: any key of `table` except `path` and `infer`."""
 
     match: Regex = Field(
-        description="Regular expression, searched in the route (`topic:route` if the path has both `{topic}` "
+        description="Regular expression, matched anywhere in the route (`topic:route` if the path has both `{topic}` "
         "and `{route}`). The first matching entry applies."
     )
 
@@ -351,57 +385,13 @@ class DeadLettersSpec(SpecModel):
         description="Retention in whole UTC days. Default: dead letters are kept until `headrace dead-letters purge`.",
     )
     transform: tuple[DeadLetterStep, ...] = Field(default=(), description="Additional columns, applied in order.")
-
-
-_OWN_KEYS = re.compile(
-    r"(aws_|s3_)?(.*secret.*|.*token.*|.*password.*|.*access_key.*|.*endpoint.*|.*region|allow_http|bucket.*)"
-)
-
-
-def _option(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _OWN_KEYS.fullmatch(name.lower()):
-        expected = "options other than endpoints, regions and credentials, which have their own keys"
-        raise InvalidValue(expected, message=f"option '{name[:80]}' is not supported")
-    return name
-
-
-class S3(SpecModel):
-    """S3 settings. Default: the environment (`AWS_…` variables, instance profile)."""
-
-    endpoint: Annotated[str, AfterValidator(server)] | None = Field(
-        default=None, description="Endpoint URL, `https://host:port`. Default: Amazon S3."
-    )
-    region: str | None = Field(default=None, min_length=1, description="Region.")
-    path_style: Flag | None = Field(
-        default=None,
-        description="Use path-style requests (bucket in the path, not in the host name). Default: true if "
-        "`endpoint` is set.",
-    )
-    allow_http: Flag = Field(default=False, description="Allow an unencrypted `endpoint`.")
-    access_key_id: str | None = Field(default=None, min_length=1, repr=False, description="Access key id.")
-    secret_access_key: Secret | None = Field(default=None, description="Secret access key, as a reference.")
-    session_token: Secret | None = Field(
-        default=None, description="Session token of temporary credentials, as a reference."
-    )
-    options: Mapping[Annotated[str, AfterValidator(_option)], PlainText] = Field(
-        default_factory=dict, description="Additional object store options, passed through unchanged."
+    drop: Flag = Field(
+        default=False,
+        description="Count the records that cannot be written, by reason, and do not store them: their content is "
+        "lost. `dead_letters: drop` is the short form.",
     )
 
 
-class Storage(SpecModel):
-    """Object store settings."""
-
-    s3: S3 = Field(default=S3(), description="Settings for `s3://` and `s3a://` paths.")
-
-
-class StorageProfile(TypedDict):
-    """Object store settings with secrets resolved (empty if not set); never stored or printed."""
-
-    endpoint: str
-    region: str
-    path_style: bool | None
-    allow_http: bool
-    access_key_id: str
-    secret_access_key: str
-    session_token: str
-    options: Mapping[str, str]
+def expand_drop(value: Any) -> Any:
+    """Expand the short form `drop`."""
+    return {"drop": True} if value == "drop" else value

@@ -243,7 +243,7 @@ def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:
         yield kind
     elif pa.types.is_map(kind):
         yield from _inner(kind.item_type)
-    elif _is_list(kind):
+    elif is_list(kind):
         yield from _inner(kind.value_type)
 
 
@@ -262,7 +262,7 @@ def type_name(kind: pa.DataType) -> str:
         return "struct<" + ", ".join(f"{_name(item.name)}: {type_name(item.type)}" for item in kind) + ">"
     if pa.types.is_map(kind):
         return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
-    if _is_list(kind):
+    if is_list(kind):
         return f"array<{type_name(kind.value_type)}>"
     return _DELTA_NAMES[kind]
 
@@ -271,7 +271,8 @@ def _name(name: str) -> str:
     return name if re.fullmatch(_PLAIN_NAME, name) else f"`{name.replace('`', '``')}`"
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 

@@ -1,4 +1,4 @@
-"""Storage paths: local directories and S3, in a form that all clients interpret alike."""
+"""Storage paths: local directories and object stores, in a form that all clients interpret alike."""
 
 from __future__ import annotations
 
@@ -12,41 +12,98 @@ from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from headrace.spec.secrets import base_of
 
+PATH_FORMS = (
+    "a directory, file:///path, s3://bucket/key, gs://bucket/key, az://container/key or "
+    "abfss://container@account.dfs.core.windows.net/key"
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ROUTE = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}|\$root")
+_ACCOUNT_HOST = re.compile(r"[a-z0-9]{3,24}\.dfs\.[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 # Characters with a meaning to one of the clients: globs in Spark, escapes and queries in URLs.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\%?#*\[\]]")
+_CANONICAL = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "abfss", "abfss": "abfss"}
+_ABFSS = "abfss://container@account.dfs.core.windows.net/key"
+# Schemes of other systems, and the supported path to use instead.
+_UNSUPPORTED = {
+    "hdfs": "an object store, or a directory where HDFS is mounted (put-if-absent on HDFS is not tested)",
+    "webhdfs": "an object store, or a directory where HDFS is mounted",
+    "viewfs": "the path of the object store behind it",
+    "dbfs": "the path of the object store behind it",
+    "ofs": "s3://bucket/key with the S3 gateway of Ozone as the endpoint",
+    "o3fs": "s3://bucket/key with the S3 gateway of Ozone as the endpoint",
+    "wasb": _ABFSS,
+    "wasbs": _ABFSS,
+    "adl": _ABFSS,
+    "azure": "az://container/key",
+    "gcs": "gs://bucket/key",
+    "s3n": "s3://bucket/key",
+    "oss": "s3://bucket/key with the S3-compatible endpoint of the store",
+    "cosn": "s3://bucket/key with the S3-compatible endpoint of the store",
+    "obs": "s3://bucket/key with the S3-compatible endpoint of the store",
+}
 
 
 def storage_path(text: str, info: ValidationInfo) -> str:
-    """Normalise to an absolute path or an `s3://` URI; a ValueError states the expected form."""
+    """Normalise to an absolute path or the URI of an object; a ValueError states the expected form."""
     if match := _UNSAFE.search(text):
         raise ValueError(f"a path without {match[0]!r}")
+    if text.startswith("file:"):
+        return os.path.normpath(_file_path(text))
     if _SCHEME.match(text):
-        return _s3(text)
+        root, key = split_object_uri(text)
+        if not key:
+            raise ValueError(f"{root}/key, with a key")
+        return f"{root}/{key}"
     if not text.strip() or text.startswith("~"):
-        raise ValueError("an absolute or relative path ('~' is not expanded), s3://bucket/key or s3a://bucket/key")
+        raise ValueError(f"{PATH_FORMS} ('~' is not expanded)")
     return os.path.normpath(base_of(info) / text)
 
 
-def _s3(text: str) -> str:
-    scheme, _, rest = text.partition("://")
-    if scheme not in ("s3", "s3a") or not rest:
-        raise ValueError("a directory, s3://bucket/key or s3a://bucket/key")
+def _file_path(text: str) -> str:
+    path = text.removeprefix("file://").removeprefix("file:")
+    if not path.startswith("/") or path.startswith("//") or path == "/":
+        raise ValueError("file:///path, without a host")
+    return path
+
+
+def split_object_uri(text: str) -> tuple[str, str]:
+    """Root (`s3://bucket`, `az://container`, `abfss://container@host`) and key of an object store URI.
+
+    ValueError states the expected form.
+    """
+    scheme, separator, rest = text.partition("://")
+    if scheme.lower() in _UNSUPPORTED:
+        raise ValueError(f"{_UNSUPPORTED[scheme.lower()]}; {scheme}:// is not supported")
+    if scheme not in _CANONICAL or not separator or not rest:
+        raise ValueError(PATH_FORMS)
+    scheme = _CANONICAL[scheme]
     bucket, _, key = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket):
+    container, _, host = bucket.partition("@") if scheme == "abfss" else (bucket, "", "")
+    if scheme == "abfss" and not _ACCOUNT_HOST.fullmatch(host):
+        raise ValueError(_ABFSS)
+    if scheme in ("az", "abfss"):
+        if not _CONTAINER.fullmatch(container):
+            raise ValueError("a container name of 3 to 63 lower-case letters, digits and single '-'")
+    elif not _BUCKET.fullmatch(bucket):
         raise ValueError(
-            "s3://bucket/key with a bucket name of letters, digits, '.', '_' and '-', without user or port"
+            f"{scheme}://bucket/key with a bucket name of letters, digits, '.', '_' and '-', without user or port"
         )
-    parts = key.rstrip("/").split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        raise ValueError("s3://bucket/key with a key without empty segments, '.' or '..'")
-    return f"s3://{bucket}/{'/'.join(parts)}"
+    key = key.rstrip("/")
+    if key and any(part in ("", ".", "..") for part in key.split("/")):
+        raise ValueError(f"{scheme}://…/key with a key without empty segments, '.' or '..'")
+    return f"{scheme}://{bucket}", key
+
+
+def is_local(path: str) -> bool:
+    """Whether a normalised storage path is a local directory."""
+    return "://" not in path
 
 
 def local_file(text: str, info: ValidationInfo) -> str:
     """Absolute path of a local file."""
+    text = _file_path(text) if text.startswith("file:") else text
     if _SCHEME.match(text) or _UNSAFE.search(text) or not text.strip() or text.startswith("~"):
         raise ValueError("a local file ('~' is not expanded)")
     return os.path.normpath(base_of(info) / text)

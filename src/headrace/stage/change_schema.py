@@ -63,11 +63,11 @@ def check_keys(schema: pa.Schema, keyed: str, keys: Sequence[str], ordered: str,
     """UsageError unless keys and sequence are comparable columns; `keyed` and `ordered` are their spec keys."""
     for name, what in (*((key, keyed) for key in keys), *([(sequence, ordered)] if sequence else ())):
         if name not in schema.names:
-            raise UsageError(f"{what} names '{name}', which is not a column. Columns: {', '.join(schema.names)}.")
+            raise UsageError(f"{what}: unknown column '{name}'. Columns: {', '.join(schema.names)}.")
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and what == keyed):
             raise UsageError(
-                f"{what} names '{name}', which is {kind}; readers compare such values differently.",
+                f"{what}: column '{name}' is {kind}; readers compare such values differently.",
                 hint="Use strings, integers, decimals, dates or timestamps.",
             )
 
@@ -80,9 +80,9 @@ def check_merging(
     check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
     for what, named in (("merge.update.columns", columns), ("merge.scd2.track", track)):
         if absent := [name for name in named if name not in schema.names]:
-            raise UsageError(f"{what} names '{absent[0]}', which is not a column.")
+            raise UsageError(f"{what}: unknown column '{absent[0]}'.")
     if maps := [name for name in track if "map<" in type_name(schema.field(name).type)]:
-        raise UsageError(f"merge.scd2.track names '{maps[0]}', which contains a map; Spark cannot compare maps.")
+        raise UsageError(f"merge.scd2.track: column '{maps[0]}' contains a map; Spark cannot compare maps.")
     if SOURCE.name not in schema.names and (sequence is None or columns):
         raise UsageError(
             f"the table has no column {SOURCE.name}, which orders changes.",

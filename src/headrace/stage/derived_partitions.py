@@ -27,9 +27,7 @@ def check_origin(by: PartitionBy, schema: pa.Schema) -> None:
         return
     if by.origin not in schema.names:
         columns = ", ".join(schema.names)
-        raise UsageError(
-            f"partition_by derives '{by.column}' from '{by.origin}', which is not a column. Columns: {columns}."
-        )
+        raise UsageError(f"partition_by: unknown column '{by.origin}', required for '{by.column}'. Columns: {columns}.")
     kind = schema.field(by.origin).type
     fits = _hashes(kind) if by.kind == "hash" else pa.types.is_timestamp(kind)
     if not fits:

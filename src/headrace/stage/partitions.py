@@ -46,22 +46,22 @@ def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None
     for name in partition_by:
         if name not in schema.names:
             columns = ", ".join(schema.names)
-            raise UsageError(f"partition_by names '{name}', which is not a column. Columns: {columns}.")
+            raise UsageError(f"partition_by: unknown column '{name}'. Columns: {columns}.")
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise UsageError(
-                f"partition_by names '{name}', whose type cannot be part of a path.",
+                f"partition_by: column '{name}' is {kind}, which cannot be part of a path.",
                 hint="Partition by strings, numbers, booleans, dates or timestamps.",
             )
         if len(f"{_escape(name)}=".encode()) > FOLDER_BYTES - _VALUE_BYTES:
             raise UsageError(
-                f"partition_by names '{name:.40}…', whose name is too long for a folder.",
+                f"partition_by: the column name '{name:.40}…' is too long for a directory.",
                 hint=f"Partition by a column whose name has at most {FOLDER_BYTES - _VALUE_BYTES - 1} bytes.",
             )
     if len(set(partition_by)) != len(partition_by):
-        raise UsageError("partition_by names a column twice.")
+        raise UsageError("partition_by: duplicate column.")
     if len(partition_by) == len(schema.names):
-        raise UsageError("partition_by names every column; data files need at least one column.")
+        raise UsageError("partition_by has all columns; data files need at least one column.")
 
 
 def unstorable(name: str, column: Any) -> Any:

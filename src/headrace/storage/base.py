@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
-from headrace.errors import AuthenticationFailed, HeadraceError, PermissionDenied, StorageFull, UsageError
+from headrace.errors import (
+    AuthenticationFailed,
+    EndpointInvalid,
+    HeadraceError,
+    PermissionDenied,
+    StorageFull,
+    StorageUnsupported,
+    UsageError,
+)
 
 
 class AlreadyExists(HeadraceError):
@@ -17,11 +25,16 @@ class NotFound(HeadraceError):
     """The object does not exist."""
 
 
-NEXT: dict[type[HeadraceError], str] = {
+# What to do, by error; {section} is the part of the spec, {variables} those of the environment.
+HINTS: dict[type[HeadraceError], str] = {
+    StorageUnsupported: "Use an object store that supports conditional writes (If-None-Match).",
     StorageFull: "Free space there, then run again; the pipeline continues where it stopped.",
     PermissionDenied: "Grant read and write access there, then run again.",
-    UsageError: "Check storage.s3 and the environment (AWS_…): the client cannot send a request with these values.",
-    AuthenticationFailed: "Check storage.s3 and the environment (AWS_…), then run again.",
+    UsageError: "Check {section} and the environment ({variables}): the client cannot send a request with these "
+    "values.",
+    AuthenticationFailed: "Check {section} and the environment ({variables}), then run again.",
+    EndpointInvalid: "Check endpoint and region in {section} and the environment ({variables}), and the certificate of "
+    "the server, then run again.",
 }
 
 
@@ -45,3 +58,5 @@ class Backend(Protocol):
     def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]: ...
     def folders(self, prefix: str) -> Sequence[str]: ...
     def delete(self, paths: Sequence[str]) -> None: ...
+    def open(self, path: str) -> BinaryIO: ...
+    def move(self, path: str, target: str) -> None: ...

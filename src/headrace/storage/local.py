@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from headrace.errors import HeadraceError, PermissionDenied, StorageFull, StorageUnreachable
-from headrace.storage.base import NEXT, AlreadyExists, NotFound, ObjectMeta
+from headrace.storage.base import HINTS, AlreadyExists, NotFound, ObjectMeta
 
 _TEMPORARY = ".headrace-"  # prefix of temporary files, which an interrupted put leaves; listings skip them
 _ERRORS: dict[int, type[HeadraceError]] = {
@@ -38,7 +39,7 @@ def _named(path: Path) -> Iterator[None]:
 
 def _error(path: Path, error: OSError) -> HeadraceError:
     kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-    return kind(f"{path}: {error.strerror or error}.", hint=NEXT.get(kind, ""))
+    return kind(f"{path}: {error.strerror or error}.", hint=HINTS.get(kind, ""))
 
 
 class LocalFolder:
@@ -102,6 +103,19 @@ class LocalFolder:
             target = self._root / path
             with suppress(NotFound), _named(target):
                 target.unlink()
+
+    def open(self, path: str) -> BinaryIO:
+        target = self._root / path
+        with _named(target):
+            return target.open("rb")
+
+    def move(self, path: str, target: str) -> None:
+        source, goal = self._root / path, Path(target)
+        with _named(goal):
+            _make_folder(goal.parent)
+        with _named(source):
+            source.replace(goal)
+            _sync(goal.parent)
 
 
 def _walk(folder: str, prefix: str) -> Iterator[str]:
@@ -167,7 +181,7 @@ def _make_folders(folder: Path) -> None:
         _sync(folder.parent)
     except FileExistsError:
         if not folder.is_dir():  # another writer may have created it meanwhile
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder)) from None
+            raise NotADirectoryError(errno.ENOTDIR, "a file with this name exists", str(folder)) from None
 
 
 def _uncreated(folder: Path, error: OSError) -> HeadraceError:
@@ -175,8 +189,8 @@ def _uncreated(folder: Path, error: OSError) -> HeadraceError:
     kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
     kind = PermissionDenied if kind in (NotFound, AlreadyExists) else kind
     return kind(
-        f"The folder {folder} cannot be created: {error.strerror or error}.",
-        hint="Specify a folder that can be created and written, then run again.",
+        f"The directory {folder} cannot be created: {error.strerror or error}.",
+        hint="Specify a directory that can be created and written, then run again.",
     )
 
 

@@ -1,187 +1,185 @@
-"""S3 buckets through obstore: conditional puts, bounded time-outs, errors of Headrace."""
+"""Access to S3 and compatible stores: settings of the spec, then those that AWS clients read from the environment."""
 
 from __future__ import annotations
 
-import os
-import re
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import obstore
-from obstore import exceptions
-from obstore.store import S3Store
-
-from headrace.errors import (
-    AuthenticationFailed,
-    HeadraceError,
-    PermissionDenied,
-    StorageFull,
-    StorageUnreachable,
-    UsageError,
-)
-from headrace.storage.base import NEXT, AlreadyExists, NotFound, ObjectMeta
+from headrace.storage.access import check_endpoint, environment, is_set, without_variables
+from headrace.storage.aws_profile import ProfileSettings, process_credentials, profile_settings
+from headrace.storage.bucket import Bucket
 
 if TYPE_CHECKING:
-    from headrace.storage.store import Profile
+    from pyarrow.fs import FileSystem
 
-_CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
-# Few retries: the caller retries without limit, with back-off and events.
-_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
-_BAD_KEYS = (
-    r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|TokenRefreshRequired"
-    r"|RequestTimeTooSkewed|AuthorizationHeaderMalformed|CredentialsNotLoaded|169\.254\.169\.254"
-)
-# Error codes of the server take precedence over the client's exception classes, which are less specific.
-_CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
-    (re.compile(_BAD_KEYS), AuthenticationFailed),
-    (re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull"), StorageFull),
-    (re.compile(r"<Code>NoSuchBucket<"), PermissionDenied),  # a wrong name is not transient
-    (re.compile(r"<Code>NoSuchKey<"), NotFound),
-    (re.compile(r"\bbuilder error\b"), UsageError),  # the request cannot be built
-)
-_KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
-    (exceptions.UnknownConfigurationKeyError, UsageError),
-    (exceptions.AlreadyExistsError, AlreadyExists),
-    (exceptions.PreconditionError, AlreadyExists),
-    (exceptions.NotFoundError, NotFound),
-    (FileNotFoundError, NotFound),
-    (exceptions.UnauthenticatedError, AuthenticationFailed),
-    (exceptions.PermissionDeniedError, PermissionDenied),
-)
-
-_clients: dict[tuple[Any, ...], Any] = {}
-_guard = threading.Lock()
+_HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
+_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
 
 
-def _client(bucket: str, profile: Profile) -> Any:
-    """One client per bucket and process; all tables share its connections."""
-    options = profile.object_options()
-    key = (os.getpid(), bucket, profile.allow_http, tuple(sorted(options.items())))
-    with _guard:
-        if key not in _clients:
-            _check_endpoint(options.get("aws_endpoint", ""), profile.allow_http)
-            client = {**_CLIENT, "allow_http": profile.allow_http}
-            _clients[key] = S3Store(bucket, config=options, client_options=client, retry_config=_RETRY)
-        return _clients[key]
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """Settings of S3; empty ones are taken from the environment (AWS_…) and the AWS configuration files.
 
+    They are read here, because the engines read different variables and files, and Spark's workers may have been
+    started before variables were set. Web identity, container and instance roles are left to each engine.
+    """
 
-def _check_endpoint(endpoint: str, allow_http: bool) -> None:
-    """UsageError for an invalid address; obstore would fail at each request, or panic."""
-    if not endpoint:
-        return
-    try:
-        parts = urlsplit(endpoint)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UsageError(
-            f"Invalid S3 endpoint: '{endpoint}'.",
-            hint="Set storage.s3.endpoint or AWS_ENDPOINT_URL to https://host:port.",
+    endpoint: str = ""
+    region: str = ""
+    path_style: bool | None = None  # None: if there is an endpoint
+    allow_http: bool = False
+    access_key_id: str = field(default="", repr=False)
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; override the others
+    profile: str = ""
+    credential_process: str = field(default="", repr=False)
+
+    section: ClassVar[str] = "storage.s3"
+    variables: ClassVar[str] = "AWS_…"
+    jars: ClassVar[str] = "s3"
+
+    def __post_init__(self) -> None:
+        keys = self._environment_keys()
+        has_keys = bool(self.access_key_id or self.secret_access_key or (not self.profile and any(keys.values())))
+        configured = profile_settings(self.profile)
+        endpoint = (
+            self.endpoint
+            or environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+            or configured.endpoint
         )
-    if parts.scheme == "http" and not allow_http:
-        raise UsageError(
-            f"The S3 endpoint {endpoint} is not encrypted.",
-            hint="Use https://, or set storage.s3.allow_http: true or AWS_ALLOW_HTTP=true if that is intended.",
+        region = self.region or environment("AWS_REGION", "AWS_DEFAULT_REGION") or configured.region
+        resolved: dict[str, str | bool] = {
+            "endpoint": endpoint,
+            "region": region or ("us-east-1" if endpoint else ""),
+            "path_style": _path_style(endpoint) if self.path_style is None else self.path_style,
+            "allow_http": self.allow_http or is_set("AWS_ALLOW_HTTP"),
+        }
+        if not has_keys:
+            resolved |= _profile_keys(configured)
+        elif not self.access_key_id and not self.secret_access_key:
+            resolved |= keys
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+
+    def _environment_keys(self) -> dict[str, str | bool]:
+        return {name: environment(f"AWS_{name.upper()}") for name in _HADOOP}
+
+    def object_options(self, bucket: Bucket) -> dict[str, str]:
+        """Options of obstore and delta-rs."""
+        options = {
+            "aws_endpoint": self.endpoint if self.path_style else _bucket_endpoint(self.endpoint, bucket),
+            "aws_region": self.region,
+            "aws_virtual_hosted_style_request": "false" if self.path_style else "true",
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            "aws_session_token": self.session_token,
+            "aws_metadata_endpoint": environment("AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+        }
+        overrides = {key: value for key, value in self.options.items() if not key.startswith("fs.")}
+        return {key: value for key, value in options.items() if value} | overrides
+
+    def endpoint_of(self, bucket: Bucket) -> str:
+        return self.object_options(bucket).get("aws_endpoint", "")
+
+    def cache_key(self, bucket: Bucket) -> tuple[Any, ...]:
+        return (*sorted(self.object_options(bucket).items()), self.allow_http, self.credential_process)
+
+    def client(self, bucket: Bucket, client_options: Mapping[str, Any], retry_config: Mapping[str, Any]) -> Any:
+        from obstore.store import S3Store
+
+        check_endpoint(
+            self.endpoint_of(bucket), self.allow_http, "S3", self.section, ("AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP")
         )
+        process = self.credential_process
+        if process:
+            process_credentials(process)  # for its error: obstore does not say why a process failed
+        with without_variables(self.excluded_variables()):
+            return S3Store(
+                bucket.name,
+                config=self.object_options(bucket),
+                client_options={**client_options, "allow_http": self.allow_http},
+                retry_config=retry_config,
+                credential_provider=(lambda: process_credentials(process)) if process else None,
+            )
+
+    def deltalake_options(self, bucket: Bucket) -> dict[str, str]:
+        options = self.object_options(bucket) | {"conditional_put": "etag"}
+        if self.credential_process:
+            credentials = process_credentials(self.credential_process)
+            names = {
+                "access_key_id": "access_key_id",
+                "secret_access_key": "secret_access_key",
+                "token": "session_token",
+            }
+            options |= {f"aws_{name}": credentials[key] for key, name in names.items() if credentials.get(key)}
+        return {**options, "aws_allow_http": "true"} if self.allow_http else options
+
+    def excluded_variables(self) -> Sequence[str]:
+        return ("AWS_SESSION_TOKEN",) if self.access_key_id and not self.session_token else ()
+
+    def arrow_filesystem(self, bucket: Bucket, *, create_bucket: bool = False) -> FileSystem:
+        from pyarrow.fs import S3FileSystem
+
+        return S3FileSystem(**self.arrow_options(bucket), allow_bucket_creation=create_bucket)
+
+    def arrow_options(self, bucket: Bucket) -> dict[str, Any]:
+        """Arguments of pyarrow's S3FileSystem."""
+        options = self.object_options(bucket)
+        scheme, _, host = _service_endpoint(options.get("aws_endpoint", ""), bucket).rpartition("://")
+        keys = process_credentials(self.credential_process) if self.credential_process else {}
+        arguments = {
+            "access_key": options.get("aws_access_key_id") or keys.get("access_key_id"),
+            "secret_key": options.get("aws_secret_access_key") or keys.get("secret_access_key"),
+            "session_token": options.get("aws_session_token") or keys.get("token"),
+            "region": options.get("aws_region"),
+            "endpoint_override": host,
+            "scheme": scheme,
+            "force_virtual_addressing": bool(host) and not self.path_style,
+        }
+        return {key: value for key, value in arguments.items() if value}
+
+    def spark_root(self, bucket: Bucket) -> str:
+        return f"s3a://{bucket.name}"
+
+    def hadoop_conf(self, bucket: Bucket) -> dict[str, str]:
+        conf = {
+            "endpoint": self.endpoint if self.path_style else _service_endpoint(self.endpoint, bucket),
+            "endpoint.region": self.region,
+            "path.style.access": "true" if self.path_style else "",
+            "connection.ssl.enabled": "false" if self.endpoint.startswith("http://") else "",
+            **{name: getattr(self, key) for key, name in _HADOOP.items()},
+        }
+        if self.session_token:
+            conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+        elif self.access_key_id:
+            conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        else:
+            conf["aws.credentials.provider"] = _CHAIN  # S3A's own list has no profiles and no web identity
+        conf |= {key.removeprefix("fs.s3a."): value for key, value in self.options.items() if key.startswith("fs.s3a.")}
+        return {f"fs.s3a.bucket.{bucket.name}.{name}": value for name, value in conf.items() if value}
 
 
-class Bucket:
-    """A storage backend over one prefix of a bucket."""
-
-    def __init__(self, bucket: str, prefix: str, profile: Profile) -> None:
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._endpoint = profile.object_options().get("aws_endpoint", "")
-        with self._named(""):
-            self._client = _client(bucket, profile)
-
-    @contextmanager
-    def _named(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except (exceptions.BaseError, OSError, ValueError) as error:
-            kind = _kind(error)
-            at = f" (at {self._endpoint})" if self._endpoint and kind is StorageUnreachable else ""
-            message = f"s3://{self._bucket}/{self._prefix}{path}{at}: {_cause(error)}"
-            raise kind(message, hint=NEXT.get(kind, "")) from None
-
-    def put_new(self, path: str, data: bytes) -> str:
-        with self._named(path):
-            return _tag(obstore.put(self._client, self._prefix + path, data, mode="create", use_multipart=False))
-
-    def put(self, path: str, data: bytes) -> str:
-        with self._named(path):
-            return _tag(obstore.put(self._client, self._prefix + path, data))
-
-    def get(self, path: str) -> bytes:
-        with self._named(path):
-            return bytes(obstore.get(self._client, self._prefix + path).bytes())
-
-    def tag(self, path: str) -> str | None:
-        try:
-            with self._named(path):
-                return _tag(obstore.head(self._client, self._prefix + path))
-        except NotFound:
-            return None
-
-    def list(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
-        folder = (self._prefix + prefix).rstrip("/") or None
-        offset = self._prefix + after if after else None
-        with self._named(prefix):
-            for chunk in obstore.list(self._client, folder, offset=offset):
-                for item in chunk:
-                    path = item["path"].removeprefix(self._prefix)
-                    yield ObjectMeta(path, item["size"], item["last_modified"].timestamp(), _tag(item))
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        folder = (self._prefix + prefix).rstrip("/") or None
-        with self._named(prefix):
-            prefixes = obstore.list_with_delimiter(self._client, folder)["common_prefixes"]
-        return sorted(path.rstrip("/").removeprefix(self._prefix) for path in prefixes)
-
-    def delete(self, paths: Sequence[str]) -> None:
-        if not paths:
-            return
-        with self._named(paths[0]):
-            obstore.delete(self._client, [self._prefix + path for path in paths])
+def _bucket_endpoint(endpoint: str, bucket: Bucket) -> str:
+    """Endpoint with the bucket in the host name, as obstore and delta-rs want it: https://lake.s3.example.com."""
+    scheme, separator, host = _service_endpoint(endpoint, bucket).partition("://")
+    return f"{scheme}://{bucket.name}.{host}" if separator else endpoint
 
 
-def _tag(meta: Any) -> str:
-    return str(meta["e_tag"] or "")
+def _service_endpoint(endpoint: str, bucket: Bucket) -> str:
+    """Endpoint without the bucket, as pyarrow and Spark want it: https://s3.example.com."""
+    return endpoint.replace(f"://{bucket.name}.", "://", 1)
 
 
-def _message(error: Exception) -> str:
-    """The client's message without its debug dump, whose field names look like causes."""
-    return str(error).partition("Debug source:")[0]
+def _path_style(endpoint: str) -> bool:
+    return bool(endpoint) and not is_set("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
 
 
-def _kind(error: Exception) -> type[HeadraceError]:
-    text = _message(error)
-    for pattern, kind in _CODES:
-        if pattern.search(text):
-            return kind
-    return next((kind for theirs, kind in _KINDS if isinstance(error, theirs)), StorageUnreachable)
-
-
-def _cause(error: Exception) -> str:
-    """The server's code and message; never the request, whose headers and URL may contain credentials."""
-    text = _message(error)
-    if "169.254.169.254" in text:
-        return "No credentials found in the spec, the environment or the instance metadata."
-    code = re.search(r"<Code>([^<]{1,80})</Code>", text)
-    message = re.search(r"<Message>([^<]{1,200})</Message>", text)
-    status = re.search(r"\b([1-5]\d\d [A-Z][A-Za-z ]{2,40})", text)
-    cause = re.search(
-        r"(timed out|[Cc]onnection (?:refused|reset|closed)|dns error|tcp connect error|error sending request)", text
-    )
-    # The error of the operating system is only in the dump; fixed phrases contain no credentials.
-    system = re.search(
-        r"\b(Connection refused|Connection reset|No route to host|Name or service not known)", str(error)
-    )
-    parts = [item[1] for item in (code, message, status, system or cause) if item]
-    return ": ".join(dict.fromkeys(parts)) + "." if parts else f"{type(error).__name__}."
+def _profile_keys(configured: ProfileSettings) -> dict[str, str | bool]:
+    return {
+        "access_key_id": configured.access_key_id,
+        "secret_access_key": configured.secret_access_key,
+        "session_token": configured.session_token,
+        "credential_process": configured.credential_process,
+    }

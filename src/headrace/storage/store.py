@@ -1,172 +1,20 @@
-"""Stores: folders of a local disk or of an S3 bucket.
-
-A `Profile` has the connection settings, and derives the options of every engine from them (obstore, delta-rs, pyarrow,
-Spark). A `Store` is a folder. Puts are atomic; on local disk they are durable when they return.
-"""
+"""Stores: folders of a local disk or of a bucket. Puts are atomic; on local disk they are durable when they return."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Any, BinaryIO
 
-from headrace.errors import UsageError
-from headrace.storage.base import AlreadyExists, Backend, NotFound, ObjectMeta
+from headrace.errors import PermissionDenied, StorageUnsupported
+from headrace.storage.access import ObjectStoreAccess, without_variables
+from headrace.storage.base import HINTS, AlreadyExists, Backend, NotFound, ObjectMeta
+from headrace.storage.bucket import Bucket, clean, parse_uri
+from headrace.storage.profile import Profile
 
-__all__ = ["AlreadyExists", "NotFound", "ObjectMeta", "Profile", "Store", "clean", "parse_uri"]
-
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
-_TRUE = ("1", "true", "on", "yes", "y")  # as in object_store
-_HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Connection settings of an object store; empty ones are taken from the environment (AWS_…).
-
-    The environment is read here, because the engines read different variables, and Spark's workers may have been
-    started before they were set. AWS profiles, roles and instance metadata are left to each engine.
-    """
-
-    endpoint: str = ""
-    region: str = ""
-    path_style: bool | None = None  # None: if there is an endpoint
-    allow_http: bool = False
-    access_key_id: str = field(default="", repr=False)
-    secret_access_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; override the others
-
-    def __post_init__(self) -> None:
-        endpoint = self.endpoint or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-        region = self.region or _environment("AWS_REGION", "AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else "")
-        resolved: dict[str, str | bool] = {
-            "endpoint": endpoint,
-            "region": region,
-            "path_style": _path_style(endpoint) if self.path_style is None else self.path_style,
-            "allow_http": self.allow_http or _environment("AWS_ALLOW_HTTP").lower() in _TRUE,
-        }
-        if not self.access_key_id and not self.secret_access_key:
-            resolved |= {name: _environment(f"AWS_{name.upper()}") for name in _HADOOP}
-        for name, value in resolved.items():
-            object.__setattr__(self, name, value)
-
-    def object_options(self) -> dict[str, str]:
-        """Options of obstore and delta-rs."""
-        options = {
-            "aws_endpoint": self.endpoint,
-            "aws_region": self.region,
-            "aws_virtual_hosted_style_request": "false" if self.path_style else "true",
-            "aws_access_key_id": self.access_key_id,
-            "aws_secret_access_key": self.secret_access_key,
-            "aws_session_token": self.session_token,
-        }
-        overrides = {key: value for key, value in self.options.items() if not key.startswith("fs.")}
-        return {key: value for key, value in options.items() if value} | overrides
-
-    def deltalake_options(self) -> dict[str, str]:
-        """Storage options of delta-rs, with conditional puts."""
-        options = self.object_options() | {"conditional_put": "etag"}
-        return {**options, "aws_allow_http": "true"} if self.allow_http else options
-
-    def arrow_options(self) -> dict[str, Any]:
-        """Arguments of pyarrow's S3FileSystem."""
-        options = self.object_options()
-        scheme, _, host = options.get("aws_endpoint", "").rpartition("://")
-        arguments = {
-            "access_key": options.get("aws_access_key_id"),
-            "secret_key": options.get("aws_secret_access_key"),
-            "session_token": options.get("aws_session_token"),
-            "region": options.get("aws_region"),
-            "endpoint_override": host,
-            "scheme": scheme,
-            "force_virtual_addressing": bool(host) and not self.path_style,
-        }
-        return {key: value for key, value in arguments.items() if value}
-
-    def hadoop_conf(self) -> dict[str, str]:
-        """Spark settings for the s3a file system."""
-        conf = {
-            "endpoint": self.endpoint,
-            "endpoint.region": self.region,
-            "path.style.access": "true" if self.path_style else "",
-            "connection.ssl.enabled": "false" if self.endpoint.startswith("http://") else "",
-            **{name: getattr(self, key) for key, name in _HADOOP.items()},
-        }
-        if self.session_token:
-            conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-        elif self.access_key_id:
-            conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        overrides = {key: value for key, value in self.options.items() if key.startswith("fs.")}
-        settings = {f"fs.s3a.{name}": value for name, value in conf.items() if value}
-        return {f"spark.hadoop.{name}": value for name, value in {**settings, **overrides}.items()}
-
-
-def _environment(*names: str) -> str:
-    """The first of these environment variables that is set."""
-    return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
-
-
-def _path_style(endpoint: str) -> bool:
-    return bool(endpoint) and _environment("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").lower() not in _TRUE
-
-
-def clean(path: str) -> str:
-    """Return a path below a root unchanged; UsageError if it could leave the root or is ambiguous."""
-    parts = path.split("/")
-    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise UsageError(f"Invalid path below a table or state folder: {path!r}.")
-    return path
-
-
-def parse_uri(uri: str) -> tuple[str, str]:
-    """(bucket, prefix) of an S3 URI, ("", absolute path) of a local path; UsageError for anything else."""
-    scheme, colon, _ = uri.partition("://")
-    if "\0" in uri or "\\" in uri:
-        raise UsageError(f"Invalid character in the location {uri!r}.")
-    if not colon:
-        return "", _absolute(uri)
-    if scheme == "file":
-        return "", _absolute(_file_path(uri))
-    if scheme in ("s3", "s3a"):
-        return _bucket_and_prefix(uri)
-    raise UsageError(f"Unknown scheme '{scheme}' in '{uri}'.", hint="Use a local path, file:// or s3://.")
-
-
-def _absolute(path: str) -> str:
-    if not path:
-        raise UsageError("The location is empty.")
-    _refuse_ambiguous(path)
-    return str(Path(path).expanduser().absolute()) if ".." not in Path(path).parts else str(Path(path).resolve())
-
-
-def _refuse_ambiguous(path: str) -> None:
-    """UsageError for ? # %: delta-rs decodes `%` and drops what follows `?` and `#`; Spark takes them literally."""
-    if re.search(r"[?#%]", path):
-        raise UsageError(f"'{path}' contains one of ? # %, which readers interpret differently.")
-
-
-def _file_path(uri: str) -> str:
-    parts = urlsplit(uri)
-    if parts.netloc or parts.query or parts.fragment or "?" in uri or "#" in uri:
-        raise UsageError(f"'{uri}' is not of the form file:///path: it has a host, a query or a fragment.")
-    path = unquote(parts.path)
-    clean(path.strip("/") or "x")
-    return path
-
-
-def _bucket_and_prefix(uri: str) -> tuple[str, str]:
-    _, _, rest = uri.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"Invalid bucket name in '{uri}'.", hint="Use s3://bucket/path.")
-    _refuse_ambiguous(prefix)
-    prefix = prefix.rstrip("/")
-    return bucket, clean(prefix) if prefix else ""
+__all__ = ["AlreadyExists", "Bucket", "NotFound", "ObjectMeta", "Profile", "Store", "clean", "parse_uri"]
 
 
 class Store:
@@ -186,12 +34,22 @@ class Store:
     @property
     def local(self) -> bool:
         """Whether the store is a local folder."""
-        return not self.bucket
+        return self.bucket is None
+
+    @property
+    def access(self) -> ObjectStoreAccess:
+        """Access to the object store of this folder."""
+        return self.profile.access(self._required_bucket().kind)
+
+    def _required_bucket(self) -> Bucket:
+        if self.bucket is None:
+            raise ValueError(f"{self.root} is a local directory")
+        return self.bucket
 
     @property
     def uri(self) -> str:
-        """The location for messages: an absolute path, or s3://bucket/prefix."""
-        return self.root if self.local else f"s3://{self.bucket}/{self.root}".rstrip("/")
+        """The location for messages: an absolute path, or the URI of an object store."""
+        return self.root if self.bucket is None else f"{self.bucket.uri}/{self.root}".rstrip("/")
 
     @property
     def delta_uri(self) -> str:
@@ -201,12 +59,63 @@ class Store:
     @property
     def spark_uri(self) -> str:
         """The location for Spark."""
-        return self.root if self.local else f"s3a{self.uri.removeprefix('s3')}"
+        return self.root if self.bucket is None else f"{self.access.spark_root(self.bucket)}/{self.root}".rstrip("/")
 
     @property
     def delta_options(self) -> dict[str, str]:
         """Storage options for delta-rs at this location."""
-        return {} if self.local else self.profile.deltalake_options()
+        return {} if self.bucket is None else self.access.deltalake_options(self.bucket)
+
+    def delta_environment(self) -> AbstractContextManager[None]:
+        """The environment in which delta-rs uses the options, and no credentials beside them."""
+        return nullcontext() if self.bucket is None else without_variables(self.access.excluded_variables())
+
+    @property
+    def hadoop_conf(self) -> dict[str, str]:
+        """Hadoop settings for this location."""
+        return {} if self.bucket is None else self.access.hadoop_conf(self.bucket)
+
+    def configure_spark(self, spark: Any) -> None:
+        """Give the settings of this location to a Spark session."""
+        from headrace.runtime.session import configure_storage  # commands without Spark import this module
+
+        if self.bucket is not None:
+            configure_storage(spark, self.hadoop_conf, self.access.jars)
+
+    def verify_conditional_puts(self) -> None:
+        """Write, read and delete an object; StorageUnsupported if put-if-absent replaces it."""
+        probe, content = f".check-{uuid.uuid4().hex}", b"headrace check"  # others may verify the same directory now
+        self.put(probe, content)
+        try:
+            with suppress(AlreadyExists):
+                self.put_new(probe, b"again")
+                raise StorageUnsupported(
+                    f"{self.uri}: the object store does not support put-if-absent.", hint=HINTS[StorageUnsupported]
+                )
+            if self.get(probe) != content:
+                raise StorageUnsupported(f"{self.uri}: the object store returned other bytes than were written.")
+        finally:
+            self.delete([probe])
+
+    def bucket_exists(self) -> bool:
+        """Whether the bucket or container exists."""
+        from pyarrow.fs import FileType
+
+        bucket = self._required_bucket()
+        return self.access.arrow_filesystem(bucket).get_file_info(bucket.name).type is not FileType.NotFound
+
+    def create_bucket(self) -> None:
+        """Create the bucket or container, private, if it does not exist; local folders are created by puts."""
+        if self.bucket is None:
+            return
+        try:
+            if not self.bucket_exists():
+                self.access.arrow_filesystem(self.bucket, create_bucket=True).create_dir(self.bucket.name)
+        except OSError as error:  # its message may contain the URL of the request, and with it a signature
+            raise PermissionDenied(
+                f"{self.bucket.uri} cannot be created: {type(error).__name__}.",
+                hint=f"Check {self.access.section}, or create the bucket and remove storage.create_bucket.",
+            ) from None
 
     def child(self, path: str) -> Store:
         """The store of a subfolder."""
@@ -247,6 +156,17 @@ class Store:
         """Delete objects; missing ones are ignored."""
         self._open().delete([clean(path) for path in paths])
 
+    def open(self, path: str) -> BinaryIO:
+        """The object as a file that is read in parts; NotFound if it does not exist."""
+        return self._open().open(clean(path))
+
+    def move(self, path: str, target: Store) -> None:
+        """Move the object to the same path below another folder of the same disk or bucket, replacing what is there.
+
+        An interrupted move of an object store leaves both objects, and can be repeated.
+        """
+        self._open().move(clean(path), f"{target.root}/{path}" if target.root else path)
+
     def _open(self) -> Backend:
         if self._backend is None:
             self._backend = _backend(self)
@@ -254,10 +174,10 @@ class Store:
 
 
 def _backend(store: Store) -> Backend:
-    if store.local:
+    if store.bucket is None:
         from headrace.storage.local import LocalFolder
 
         return LocalFolder(store.root)
-    from headrace.storage.s3 import Bucket
+    from headrace.storage.object_store import ObjectStore
 
-    return Bucket(store.bucket, store.root, store.profile)
+    return ObjectStore(store.bucket, store.root, store.access)

@@ -16,7 +16,7 @@ from headrace.delta.log import commits_between, read_commit
 from headrace.delta.rows import all_rows, read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.schema import from_delta
-from headrace.errors import ChangesUnknown, VersionNotFound
+from headrace.errors import ChangeDataUnavailable, VersionNotFound
 from headrace.spec.types import TIMESTAMP
 from headrace.storage.store import Store
 from headrace.table.query import RowQuery, RowStream
@@ -58,7 +58,7 @@ class Changes(RowQuery):
             return Relation(with_change, _read_feed(self.store, table, first, last, with_change))
         commits = commits_between(self.store, first - 1, last)
         if commits is None:
-            raise ChangesUnknown(
+            raise ChangeDataUnavailable(
                 f"{self.store.uri}: the log no longer has every commit from version {first} to version {last}.",
                 hint="Start at a later version; `headrace table history PATH` lists the commits that the log has.",
                 version=first,
@@ -96,7 +96,9 @@ def _read_feed(store: Store, table: Any, first: int, last: int, schema: pa.Schem
     try:
         reader = pa.RecordBatchReader.from_stream(table.load_cdf(starting_version=first, ending_version=last))
     except DeltaError as error:
-        raise ChangesUnknown(f"{store.uri}: cannot read the change data feed: {str(error).splitlines()[0]}") from error
+        raise ChangeDataUnavailable(
+            f"{store.uri}: cannot read the change data feed: {str(error).splitlines()[0]}"
+        ) from error
     tables = (pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in reader)
     return pa.RecordBatchReader.from_batches(schema, (batch for rows in tables for batch in rows.to_batches()))
 
@@ -104,7 +106,7 @@ def _read_feed(store: Store, table: Any, first: int, last: int, schema: pa.Schem
 def _only_appends(store: Store, commits: Iterable[Commit]) -> None:
     for commit in commits:
         if any(file.changes_data for file in commit.removed):
-            raise ChangesUnknown(
+            raise ChangeDataUnavailable(
                 f"{store.uri}: version {commit.version} ({commit.operation}) removes rows, and the table has no change "
                 "data feed.",
                 hint=f"Set {_FEED}=true to record changes from now on; or query a range without that version.",

@@ -25,7 +25,7 @@ from headrace.table.ownership import TableOwners
 from headrace.table.records import Records, materialize
 from headrace.table.schema_changes import Columns, describe_schema, property_texts, schema_of
 
-Check = Callable[[Records, TableState], object]  # raises an error for rows that the table would reject
+CheckRecords = Callable[[Records, TableState], object]  # raises an error for rows that the table would reject
 
 
 def create(store: Store, columns: Columns, partition_by: Iterable[str], properties: Mapping[str, str]) -> bool:
@@ -34,7 +34,8 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
     schema, by = schema_of(columns), tuple(partition_by)
     if not len(schema):
         raise UsageError(
-            "A table requires at least one column.", hint="Specify columns, or no schema: then the first records do."
+            "A table requires at least one column.",
+            hint="Specify columns, or omit the schema to infer it from the first insert.",
         )
     check_partitioning(schema, by)
     check_properties(properties)
@@ -76,7 +77,7 @@ class FirstWrite:
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def create(self, store: Store, records: Records, partition: str | None, check: Check) -> Records:
+    def create(self, store: Store, records: Records, partition: str | None, check: CheckRecords) -> Records:
         """Create the table if its first records pass the check; returns them without columns that are all NULL."""
         rows = materialize(records)
         schema = schema_of(_typed(rows.schema)) if isinstance(rows, pa.Table) else columns_of_records(rows)
@@ -138,8 +139,8 @@ def check_not_nested(store: Store, files: Iterable[ObjectMeta]) -> None:
     nested = nested or [path for path in paths if path.startswith("_headrace/")]
     if nested:
         raise UsageError(
-            f"The folder of {store.uri} contains more than this table: {min(nested)}.",
-            hint="Move it to another folder first.",
+            f"The directory of {store.uri} contains more than this table: {min(nested)}.",
+            hint="Move it to another directory first.",
         )
 
 

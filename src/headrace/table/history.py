@@ -42,7 +42,7 @@ class HistoryEntry:
     rows_after: int | None  # None if a file has no row count
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
-    account: Mapping[str, Any]  # of Headrace: pipeline, batch, ranges, counts; empty for other writers
+    headrace: Mapping[str, Any]  # `commitInfo.headrace`: pipeline, batch, ranges, counts; empty for other writers
 
 
 def history(store: Store, version: int, limit: int | None = None) -> list[HistoryEntry]:

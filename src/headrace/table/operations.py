@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.delta.features import append_blocker, rewrite_blocker
 from headrace.delta.snapshot import TableState
+from headrace.errors import OperationDisabled
 from headrace.storage.store import Store
 from headrace.table import insert, schema_changes, spark_schema_changes
 from headrace.table.delete_update import Condition, ConditionEdit, Deleted, Updated, missing_soft_delete_columns
@@ -106,12 +107,24 @@ class TableOperations:
 
     # ---- files and versions ----
 
-    def optimize(self, where: str | None, target_size: int | None, z_order: Iterable[str]) -> Optimized:
+    def optimize(
+        self,
+        where: str | None,
+        target_size: int | None,
+        z_order: Iterable[str],
+        min_file_size: int | None,
+        max_file_size: int | None,
+    ) -> Optimized:
         """Compact files, or order their rows."""
         if self._owners.is_direct:
-            return optimize(self._store, self._owners, where, target_size, z_order)
+            return optimize(self._store, self._owners, where, target_size, z_order, min_file_size, max_file_size)
+        if max_file_size is not None:
+            raise OperationDisabled(
+                f"{self._store.uri} is optimized by Spark, which does not split files.",
+                hint="Omit max_file_size (`file_size_max` in a deltalake.toml).",
+            )
         with self._owners.exclusive("optimize"):
-            return self._with_spark().optimize(where, target_size, z_order)
+            return self._with_spark().optimize(where, target_size, z_order, min_file_size)
 
     def restore(self, version: int | None, timestamp: Moment | None) -> Restored:
         """Return to the rows of an older version."""

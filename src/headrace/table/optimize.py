@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -51,15 +51,39 @@ class Optimized:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionSizes:
+    """Sizes in bytes: of the files to write, and of those that are rewritten."""
+
+    target: int
+    smallest: int  # smaller files are compacted
+    largest: int | None = None  # larger files are split; None: never
+
+    @classmethod
+    def of(cls, target: int, smallest: int | None, largest: int | None) -> Self:
+        """Sizes with their defaults; UsageError if files of the target size would be rewritten again and again."""
+        if smallest is not None and smallest > target:
+            raise UsageError(
+                f"min_file_size is {smallest:,}, more than the target size of {target:,} bytes.",
+                hint="Specify at most the target size.",
+            )
+        if largest is not None and largest < 2 * target:  # files end slightly above the target
+            raise UsageError(
+                f"max_file_size is {largest:,}, less than twice the target size of {target:,} bytes.",
+                hint="Specify at least twice the target size.",
+            )
+        return cls(target, int(LARGE_ENOUGH * target) if smallest is None else smallest, largest)
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     where: str | None
-    target: int  # bytes
+    sizes: CompactionSizes
     z_order: tuple[str, ...]
 
     def parameters(self) -> dict[str, str]:
         """operationParameters of the commit."""
         predicate = json.dumps([self.where] if self.where else [])
-        return {"predicate": predicate, "zOrderBy": json.dumps(self.z_order), "targetSize": str(self.target)}
+        return {"predicate": predicate, "zOrderBy": json.dumps(self.z_order), "targetSize": str(self.sizes.target)}
 
 
 def optimize(
@@ -68,10 +92,13 @@ def optimize(
     where: str | None = None,
     target_size: int | None = None,
     z_order: Iterable[str] = (),
+    min_file_size: int | None = None,
+    max_file_size: int | None = None,
 ) -> Optimized:
     """Rewrite files in one or more commits. After a conflict the remaining files are planned again."""
     state = owners.beside_appends("optimize")
-    request = _Request(where, target_size or file_layout_of(state).target_file_bytes, tuple(z_order))
+    sizes = CompactionSizes.of(target_size or file_layout_of(state).target_file_bytes, min_file_size, max_file_size)
+    request = _Request(where, sizes, tuple(z_order))
     check_z_order(state, request.z_order)
     committed = no_files_optimized(state.version, request.z_order)  # by attempts that ended in a conflict
 
@@ -173,7 +200,7 @@ class _Attempt:
 
     def __init__(self, store: Store, state: TableState, request: _Request) -> None:
         self._store, self._state, self._request = store, state, request
-        layout = replace(file_layout_of(state, store.uri), target_file_bytes=request.target)
+        layout = replace(file_layout_of(state, store.uri), target_file_bytes=request.sizes.target)
         self._compaction = Compaction(open_log(store, state), layout, request.z_order)
         self.result = no_files_optimized(state.version, request.z_order)
 
@@ -200,16 +227,19 @@ def z_order_prefix(columns: Iterable[str]) -> str:
 
 
 def _groups(files: Iterable[File], request: _Request, key: PartitionKeys) -> Iterator[list[File]]:
-    """Files of one partition that become one file, or are clustered together."""
+    """Files of one partition that become one file or are clustered together, and single files that are split."""
+    sizes = request.sizes
     partitions: dict[Partition, list[File]] = {}
     for file in files:
         partitions.setdefault(key(file.partition), []).append(file)
     for members in partitions.values():
         if request.z_order:
             yield from group_by_size(members, _SORTED_TOGETHER)
-        else:
-            small = [file for file in members if file.size < LARGE_ENOUGH * request.target]
-            yield from (group for group in group_by_size(small, request.target) if len(group) > 1)
+            continue
+        small = [file for file in members if file.size < sizes.smallest]
+        yield from (group for group in group_by_size(small, sizes.target) if len(group) > 1)
+        if sizes.largest is not None:
+            yield from ([file] for file in members if file.size > sizes.largest)
 
 
 def group_by_size(files: Iterable[File], limit: int) -> Iterator[list[File]]:

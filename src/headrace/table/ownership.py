@@ -21,16 +21,16 @@ from headrace.delta.log_writer import Blocker, LogWriter
 from headrace.delta.snapshot import TableState, load_state
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
+    CommitConflict,
     ConcurrentModification,
-    Conflict,
     LeaseHeld,
     OperationDisabled,
+    SparkWriterRequired,
     TableChanged,
     TableNotFound,
     TableReplaced,
     TableRestored,
     UsageError,
-    WrittenBySpark,
 )
 from headrace.ledger.known_tables import KnownTables
 from headrace.ledger.ledger import Ledger
@@ -127,14 +127,14 @@ class TableOwners:
         return f"its newest commit is by {engine}" if engine.startswith("Apache-Spark") else None
 
     def beside_appends(self, operation: str) -> TableState:
-        """The state for an operation that allows concurrent appends; WrittenBySpark if only Spark may change it."""
+        """State for an operation that allows concurrent appends; SparkWriterRequired if only Spark may change it."""
         if self.is_direct:
             return self.state
         for pipeline in self.pipelines:
             if holder := pipeline.holder():
                 raise pipeline_is_running(self._store.uri, pipeline.name, operation, holder)
         reason = self.spark_reason() or "a pipeline appends to it with Spark"
-        raise WrittenBySpark(
+        raise SparkWriterRequired(
             f"Only Spark may change {self._store.uri}: {reason}. {operation} without Spark could lose a commit.",
             hint="Use Spark; or specify `--direct-commit` if Spark will never write to the table again.",
         )
@@ -155,7 +155,7 @@ class TableOwners:
                 if pipeline.state is None:
                     raise UsageError(
                         f"Cannot determine whether the pipeline '{pipeline.name}', which writes {self._store.uri}, is "
-                        "running: its state folder is not at the default path.",
+                        "running: its state directory is not at the default path.",
                         hint="Specify its spec (`--spec`), or `states` in Python.",
                     )
                 try:
@@ -165,7 +165,7 @@ class TableOwners:
             yield
 
     def staged_files(self) -> dict[str, str]:
-        """Files that an open batch or replay plan has staged for the table: path → pipeline."""
+        """Files that an open batch or replay has staged for the table: path → pipeline."""
         staged: dict[str, str] = {}
         for pipeline in self.pipelines:
             if pipeline.state is None:
@@ -188,7 +188,7 @@ def existing_table(store: Store) -> TableState:
 def no_table(store: Store) -> TableNotFound:
     """The error for a path without a table."""
     return TableNotFound(
-        f"No Delta table at {store.uri}.", hint="Run `headrace table list FOLDER` to list the tables of a folder."
+        f"No Delta table at {store.uri}.", hint="Run `headrace table list DIRECTORY` to list the tables of a directory."
     )
 
 
@@ -207,7 +207,7 @@ def retry_conflicts(store: Store, table_id: str, attempt: Callable[[TableState],
             return attempt(state)
         except TableReplaced as error:
             raise table_replaced(store) from error
-        except (Conflict, TableChanged, TableRestored) as conflict:
+        except (CommitConflict, TableChanged, TableRestored) as conflict:
             message = conflict.message
             sleep(wait)
     version = newest_version(store) or 0

@@ -27,7 +27,7 @@ from headrace.errors import HeadraceError, SetupError, TableDamaged, UsageError,
 from headrace.storage.store import Store
 from headrace.table.versions import Moment, existing_partition, open_version, resolve_version, scan_version
 from headrace.transform.sql.expression import ROW, bind_parameters, check_sql, columns_in
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,7 +162,7 @@ class Query(RowQuery):
     def at(self, version: int | None = None, timestamp: Moment | None = None) -> Self:
         """Query an older version: by number, or the newest one committed at or before a timestamp."""
         if version is not None and timestamp is not None:
-            raise UsageError("A version and a timestamp exclude each other.", hint="Specify one of them.")
+            raise UsageError("A version and a timestamp are mutually exclusive.", hint="Specify one of them.")
         return replace(self, version=version, timestamp=timestamp)
 
     def within(self, partition: str | None) -> Self:
@@ -234,18 +234,18 @@ def _columns(query: RowQuery, schema: pa.Schema) -> tuple[tuple[str, str | None]
 
 def _column(name: str, names: dict[str, str]) -> str:
     if name.lower() not in names:
-        raise Refused(*check_sql(duck.quote(name), names.values()) or [f"unknown column '{name}'"])
+        raise ExpressionNotAllowed(*check_sql(duck.quote(name), names.values()) or [f"unknown column '{name}'"])
     return f"{ROW}.{duck.quote(names[name.lower()])}"
 
 
 def _bound(text: str, names: dict[str, str]) -> str:
     """Generate an expression from its text, with names as columns of the rows."""
     if problems := check_sql(text, names.values()):
-        raise Refused(f"{text}: {problems[0]}", hint=EXPRESSIONS_HINT)
+        raise ExpressionNotAllowed(f"{text}: {problems[0]}", hint=EXPRESSIONS_HINT)
 
     def bind(name: str) -> str:
         if name.lower() not in names:
-            raise Refused(f"{text}: unknown column '{name}'")
+            raise ExpressionNotAllowed(f"{text}: unknown column '{name}'")
         return names[name.lower()]
 
     return bind_parameters(text, bind, _NOW)

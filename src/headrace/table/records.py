@@ -62,7 +62,7 @@ def fit_records(
             columns[item.name] = pa.nulls(len(rows), item.type)  # metadata of source records, which these are not
     nobody = pa.table([pa.nulls(len(rows), item.type) for item in RECORD_SCHEMA], schema=RECORD_SCHEMA)
     fitted, _, rejects = fit(pa.table(columns), nobody, RouteSchema("", schema, schema, partition_by))
-    if rejects.index:
+    if len(rejects):
         raise SchemaMismatch(
             f"Record {rejects.index[0]} does not fit the table: {rejects.detail[0]}.",
             expected=_describe(schema),

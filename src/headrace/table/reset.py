@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.errors import UsageError
+from headrace.ledger.audit import AUDIT
 from headrace.ledger.known_tables import KnownTables
 from headrace.pipeline import lease
 from headrace.pipeline.lease import Lease
+from headrace.source.spool.layout import SPOOL
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
 from headrace.table.create_drop import check_not_nested, log_last
@@ -66,11 +68,11 @@ class Reset:
         return self.spec.pipeline in pipelines
 
     def _state_removal(self, dead_letters: str) -> Iterator[Removal]:
-        """The files of the state, without the dead letters in it and the lease, which this process holds."""
+        """The files of the state, except the dead letters in it, the spool, and the lease that this process holds."""
         files = [
             item
             for item in self.state.list()
-            if not _is_lease(item.path) and not f"{self.state.uri}/{item.path}".startswith(f"{dead_letters}/")
+            if not _is_kept(item.path) and not f"{self.state.uri}/{item.path}".startswith(f"{dead_letters}/")
         ]
         if files:
             yield Removal("state", self.state.uri, len(files), sum(item.size for item in files))
@@ -88,7 +90,7 @@ class Reset:
         """Delete the folders, the state last: an interrupted reset can be run again."""
         for removal in self.removals:
             store = Store(removal.path, self.profile)
-            paths = [item.path for item in store.list() if removal.what != "state" or not _is_lease(item.path)]
+            paths = [item.path for item in store.list() if removal.what != "state" or not _is_kept(item.path)]
             store.delete(log_last(paths))
         self.applied = True
 
@@ -99,8 +101,9 @@ def _removal(what: str, table: Table) -> Removal:
     return Removal(what, table.path, len(files), sum(item.size for item in files), table.statistics().rows)
 
 
-def _is_lease(path: str) -> bool:
-    return path.startswith(f"{lease.FOLDER}/")
+def _is_kept(path: str) -> bool:
+    """Whether a file of the state is of the lease, the audit log, or the spool: nobody could send its records again."""
+    return path.startswith((f"{lease.FOLDER}/", f"{AUDIT}/", f"{SPOOL}/"))
 
 
 @contextmanager
@@ -112,4 +115,4 @@ def open_reset(spec: Spec) -> Iterator[Reset]:
         reset = Reset(spec)
         yield reset
     if reset.applied or was_empty:
-        state.delete([item.path for item in state.list()])
+        state.delete([item.path for item in state.list() if not item.path.startswith((f"{AUDIT}/", f"{SPOOL}/"))])

@@ -16,7 +16,7 @@ from headrace.delta.log import newest_version
 from headrace.delta.log_errors import advice
 from headrace.delta.snapshot import TableState, open_at
 from headrace.errors import (
-    Conflict,
+    CommitConflict,
     StorageUnreachable,
     TableDamaged,
     TableError,
@@ -53,7 +53,7 @@ def _delta_errors(store: Store) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise Conflict(first_line(error)) from error
+        raise CommitConflict(first_line(error)) from error
     except DeltaError as error:
         if _MISSING.search(str(error)):
             raise TableDamaged(
@@ -61,7 +61,7 @@ def _delta_errors(store: Store) -> Iterator[None]:
                 hint="Run `headrace table repair PATH --dry-run` to list the damaged files.",
             ) from error
         if _CONFLICT.search(str(error)):
-            raise Conflict(first_line(error)) from error
+            raise CommitConflict(first_line(error)) from error
         raise TableError(f"{store.uri}: delta-rs failed: {first_line(error)}") from error
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: {first_line(error)}") from error

@@ -15,11 +15,11 @@ from headrace.delta.log import LogWalk, newest_version
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.delta.snapshot import TableState, active_files
-from headrace.errors import Conflict, TableError
+from headrace.errors import CommitConflict, TableError
 from headrace.stage.layout import file_layout_of
 from headrace.table.insert import Inserted
 from headrace.table.optimize import (
-    LARGE_ENOUGH,
+    CompactionSizes,
     Optimized,
     check_z_order,
     files_where,
@@ -30,7 +30,8 @@ from headrace.table.ownership import existing_table
 from headrace.table.records import Records, fit_records, partition_of
 from headrace.table.restore import cannot_restore
 from headrace.table.spark_rows import SparkRows, equals_condition
-from headrace.write.spark_append import fillable, quote_identifier
+from headrace.write.merge_sql import quote_identifier
+from headrace.write.spark_append import fillable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,17 +62,19 @@ class SparkCompaction:
 class SparkFileOperations(SparkRows):
     """Changes files and versions of a table with Spark."""
 
-    def optimize(self, where: str | None, target_size: int | None, z_order: Iterable[str]) -> Optimized:
+    def optimize(
+        self, where: str | None, target_size: int | None, z_order: Iterable[str], min_file_size: int | None = None
+    ) -> Optimized:
         """OPTIMIZE all partitions, or those that match a condition. A clustered table is clustered."""
         state, columns = existing_table(self._store), tuple(z_order)
         check_z_order(state, columns)
-        target = target_size or file_layout_of(state).target_file_bytes
-        compaction = SparkCompaction(target, int(LARGE_ENOUGH * target), columns)
+        sizes = CompactionSizes.of(target_size or file_layout_of(state).target_file_bytes, min_file_size, None)
+        compaction = SparkCompaction(sizes.target, sizes.smallest, columns)
         partitions = self._partitions_where(state, where)
         return self._retry(lambda spark, current: self._optimize(spark, current, compaction, partitions))
 
     def optimize_once(self, compaction: SparkCompaction, partitions: Sequence[Partition]) -> Optimized:
-        """OPTIMIZE these partitions, or all if none are specified, in one attempt; Conflict with another writer."""
+        """OPTIMIZE these partitions, or all if none are specified, in one attempt; may raise CommitConflict."""
         with self._session() as spark:
             return self._attempt(lambda: self._optimize(spark, existing_table(self._store), compaction, partitions))
 
@@ -140,7 +143,7 @@ class SparkFileOperations(SparkRows):
         for commit in LogWalk(self._store, newest_version(self._store) or 0, since):
             if commit.account.get("id") == commit_id:
                 return commit
-        raise Conflict(f"{self._store.uri}: Spark's commit after version {since} is not in the log.")
+        raise CommitConflict(f"{self._store.uri}: Spark's commit after version {since} is not in the log.")
 
 
 def _conditions(partitions: Sequence[Partition], state: TableState) -> Iterator[str]:

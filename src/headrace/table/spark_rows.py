@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.delta.log import newest_version
 from headrace.delta.snapshot import TableState
 from headrace.engine import duck
-from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, UsageError
+from headrace.errors import CommitConflict, SchemaMismatch, TableError, TableFeature, UsageError
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.table.delete_update import Condition, check_values
@@ -23,10 +23,10 @@ from headrace.table.query import EXPRESSIONS_HINT, Query
 from headrace.table.records import partition_of, scalars
 from headrace.table.upsert import UpsertChanges, UpsertRequest
 from headrace.transform.sql.expression import check_sql
-from headrace.transform.sql.parser import Refused
-from headrace.write.merge_sql import Bounds, MergeSql
+from headrace.transform.sql.parser import ExpressionNotAllowed
+from headrace.write.merge_sql import KeyBounds, MergeSql, quote_identifier
 from headrace.write.row_edit import EditResult
-from headrace.write.spark_append import ddl, quote_identifier, spark_cause
+from headrace.write.spark_append import ddl, spark_cause
 from headrace.write.spark_merge import partition_literals
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class SparkRows:
         # Spark parses `t WHERE (name)` as a table with the alias WHERE and one column; so `true` precedes the bracket.
         return " AND ".join(("true", *(f"({_escaped(text)})" for text in condition.predicates), *inside))
 
-    def _partition_bounds(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> Bounds:
+    def _partition_bounds(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> KeyBounds:
         if unbound := [name for name, value in partition if value is None]:
             raise UsageError(
                 f"{self._store.uri}: Spark, which must change the table, cannot merge into a partition of NULL "
@@ -171,24 +171,24 @@ class SparkRows:
         if self._given_session is not None:
             yield self._configured(self._given_session)
             return
-        conf = {} if self._store.local else self._store.profile.hadoop_conf()
-        root = session.start("headrace table", extra_jars=[] if self._store.local else jars.ensure("s3"), conf=conf)
+        extra = [] if self._store.local else jars.ensure(self._store.access.jars)
+        root = session.start("headrace table", extra_jars=extra)
         try:
             yield self._configured(root)
         finally:
             session.stop_session(root)
 
     def _configured(self, spark: SparkSession) -> SparkSession:
+        self._store.configure_spark(spark)
         session = spark.newSession()
-        conf = {} if self._store.local else self._store.profile.hadoop_conf()
-        for name, value in {**_SETTINGS, **conf}.items():
-            session.conf.set(name.removeprefix("spark.hadoop."), value)
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
         return session
 
 
 def _check_expression(text: str, schema: pa.Schema) -> None:
     if problems := check_sql(text, schema.names):
-        raise Refused(f"{text}: {problems[0]}", hint=EXPRESSIONS_HINT)
+        raise ExpressionNotAllowed(f"{text}: {problems[0]}", hint=EXPRESSIONS_HINT)
 
 
 def spark_string(text: str) -> str:
@@ -201,7 +201,7 @@ def _escaped(sql: str) -> str:
     return sql.replace("\\", "\\\\")
 
 
-def _key_bounds(rows: pa.Table, key: Sequence[str]) -> Bounds:
+def _key_bounds(rows: pa.Table, key: Sequence[str]) -> KeyBounds:
     """Smallest and largest value of each key column."""
     ranges = ((rows.schema.field(name), pc.min_max(rows[name]).as_py()) for name in key)
     return [(item.name, spark_literal(span["min"], item), spark_literal(span["max"], item)) for item, span in ranges]
@@ -231,7 +231,7 @@ def equals_condition(item: pa.Field, value: Any) -> str:
 def _headrace_error(store: Store, condition: str, text: str) -> Exception:
     message = f"{store.uri}: {spark_cause(text)}"
     if "DELTA_CONCURRENT" in text or "Concurrent" in condition:
-        return Conflict(message)
+        return CommitConflict(message)
     if any(word in text for word in _VIOLATIONS):
         return SchemaMismatch(message, expected="rows that satisfy the constraints of the table", actual="other rows")
     if "PARSE" in condition or "UNRESOLVED" in condition or "DATATYPE" in condition:

@@ -20,7 +20,7 @@ from headrace.table.schema_changes import (
     feature_required,
 )
 from headrace.table.spark_rows import spark_string
-from headrace.write.spark_append import quote_identifier
+from headrace.write.merge_sql import quote_identifier
 
 _WIDENING, _MAPPING = "delta.enableTypeWidening", "delta.columnMapping.mode"
 

@@ -17,7 +17,7 @@ from headrace.spec.units import duration
 from headrace.storage.store import Profile, Store
 from headrace.table import change_feed, create_drop, history, repair, stats, vacuum
 from headrace.table.change_feed import Changes
-from headrace.table.create_drop import Check, FirstWrite
+from headrace.table.create_drop import CheckRecords, FirstWrite
 from headrace.table.delete_update import Condition, Deleted, Updated, Values
 from headrace.table.history import HistoryEntry, OperationLatencies, Watch
 from headrace.table.insert import Inserted
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.spec import Spec
 
-Storage = Profile | Mapping[str, Any] | None
+_Storage = Profile | Mapping[str, Any] | None
 
 
 class Table:
@@ -48,7 +48,7 @@ class Table:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        storage: Storage = None,
+        storage: _Storage = None,
         *,
         states: Mapping[str, str] | None = None,
         direct_commit: bool = False,
@@ -56,7 +56,7 @@ class Table:
     ) -> None:
         """Open a table.
 
-        `storage`: access to an object store, with the keys of `storage.s3` in a spec; default: the environment.
+        `storage`: access to an object store, with the keys of `storage` in a spec; default: the environment.
         `states`: state folders of pipelines that write the table, by pipeline name, if they are not next to it.
         `direct_commit`: Spark will never write to the table again, although it made the last commit.
         `spark`: a session with Delta Lake for tables that only Spark may change; default: a session per operation.
@@ -74,7 +74,7 @@ class Table:
         schema: Columns | None = None,
         partition_by: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        storage: Storage = None,
+        storage: _Storage = None,
     ) -> Table:
         """Open a table, and create it without rows if it does not exist. An existing table must have these columns.
 
@@ -89,7 +89,7 @@ class Table:
         return table
 
     @staticmethod
-    def list_tables(base: str | os.PathLike[str], storage: Storage = None) -> list[str]:
+    def list_tables(base: str | os.PathLike[str], storage: _Storage = None) -> list[str]:
         """List the URIs of all Delta tables below a folder; the state of pipelines is left out."""
         return stats.list_tables(os.fspath(base), profile(storage))
 
@@ -176,11 +176,21 @@ class Table:
     # ---- maintenance ----
 
     def optimize(
-        self, where: str | None = None, target_size: int | None = None, z_order: str | Iterable[str] = ()
+        self,
+        where: str | None = None,
+        target_size: int | None = None,
+        z_order: str | Iterable[str] = (),
+        *,
+        min_file_size: int | None = None,
+        max_file_size: int | None = None,
     ) -> Optimized:
-        """Compact small files, up to `target_size` bytes each; `z_order` clusters rows by these columns."""
+        """Compact small files, up to `target_size` bytes each; `z_order` clusters rows by these columns.
+
+        Files below `min_file_size` (default: 75 % of the target size) are compacted. Files above `max_file_size` are
+        split, unless Spark writes the table; by default, none are.
+        """
         with self._watch("optimize"):
-            return self._operations().optimize(where, target_size, _names(z_order))
+            return self._operations().optimize(where, target_size, _names(z_order), min_file_size, max_file_size)
 
     def vacuum(self, retain: timedelta | str = RETAIN, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
         """Delete files that no version of the last `retain` uses. Below the table's retention, `force` is required."""
@@ -238,7 +248,7 @@ class Table:
         """
         change = SchemaChange(add, comment, widen, rename, _names(drop))
         if schema is not None and change != SchemaChange():
-            raise UsageError("A schema and single changes exclude each other.", hint="Specify one of them.")
+            raise UsageError("A schema and single changes are mutually exclusive.", hint="Specify one of them.")
         with self._watch("update_schema"):
             self._operations().update_schema(change if schema is None else schema_of(schema))
         return self.metadata()
@@ -256,7 +266,7 @@ class Table:
         """Current columns."""
         return existing_table(self._store).schema
 
-    def _first(self, records: Records, partition: str | None, check: Check) -> Records:
+    def _first(self, records: Records, partition: str | None, check: CheckRecords) -> Records:
         """Make records readable more than once, and create the table from them if it does not exist."""
         rows = materialize(records)
         if self._first_write is None or self.exists():
@@ -270,16 +280,14 @@ class Table:
         return TableOwners(self._store, self._states, self._direct_commit, self._log)
 
 
-def profile(storage: Storage) -> Profile:
-    """Convert the keys of `storage.s3` to a storage profile."""
+def profile(storage: _Storage) -> Profile:
+    """Convert the keys of `storage` in a spec to a storage profile."""
     if storage is None or isinstance(storage, Profile):
         return storage or Profile()
-    try:
-        return Profile(**storage)
-    except TypeError:
-        keys = Profile.__dataclass_fields__
-        unknown = ", ".join(name for name in storage if name not in keys)
-        raise UsageError(f"storage: unknown key: {unknown}.", hint=f"Valid keys: {', '.join(keys)}.") from None
+    kinds = ("s3", "azure", "gcs")
+    if unknown := [name for name in storage if name not in kinds]:
+        raise UsageError(f"storage: unknown key: {', '.join(unknown)}.", hint=f"Valid keys: {', '.join(kinds)}.")
+    return Profile(**storage)
 
 
 def _names(columns: str | Iterable[str]) -> tuple[str, ...]:

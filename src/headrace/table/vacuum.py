@@ -16,7 +16,7 @@ from headrace.delta.commit_builder import CHANGE_DATA
 from headrace.delta.log import LOG, LogWalk, last_checkpoint, proved_time
 from headrace.delta.properties import interval_of
 from headrace.delta.snapshot import TableState, active_files, removed_paths
-from headrace.errors import ClockBehind, UsageError
+from headrace.errors import ClockSkew, UsageError
 from headrace.ledger.ledger import Ledger
 from headrace.storage.base import ObjectMeta
 from headrace.storage.store import Store
@@ -26,7 +26,7 @@ RETAIN = timedelta(hours=168)
 _RETENTION = "delta.deletedFileRetentionDuration"
 _CLOCK_SKEW = timedelta(minutes=5)
 _STAGING_SECONDS = 3600.0  # a younger file may still be written
-_STAGED = re.compile(r"part-(replay-)?\d{8}-")  # by a batch or a replay plan
+_STAGED = re.compile(r"part-(replay-)?\d{8}-")  # by a batch or a replay
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -67,16 +67,16 @@ def vacuum(
 def _proved_time(store: Store, owners: TableOwners, retain: timedelta) -> datetime:
     """A time that has passed by the log of the table or the ledger of a pipeline, whatever this clock says.
 
-    ClockBehind if this machine's clock is before the newest commit.
+    ClockSkew if this machine's clock is before the newest commit.
     """
     clock, version = datetime.now(UTC), owners.state.version
     last = proved_time(store, _FOREVER, timedelta(0), version)
     if last > clock + _CLOCK_SKEW:
         now, committed = (at.isoformat(timespec="seconds") for at in (clock, last))
-        raise ClockBehind(
+        raise ClockSkew(
             f"Cannot determine the age of files: the clock of this machine says {now}, but version {version} of "
             f"{store.uri} was committed at {committed}.",
-            hint="Set the clock. If the time of the commit is wrong, use `force`: then this machine's clock counts.",
+            hint="Set the clock. If the time of the commit is wrong, use `force`: then the local clock is used.",
         )
     ledgers = [pipeline.state.child(Ledger.folder) for pipeline in owners.pipelines if pipeline.state]
     return max(proved_time(log, clock, retain) for log in (store, *ledgers))
@@ -157,10 +157,14 @@ def _used(store: Store, state: TableState, since: int, checkpoint_only: bool = F
 
 def _relative(store: Store, path: str) -> str:
     """A path relative to the table; the log may contain absolute URIs."""
-    if store.local:
+    if store.bucket is None:
         return path.removeprefix("file:").removeprefix("//").removeprefix(f"{store.root}/")
-    scheme, _, rest = path.partition("://")
-    return rest.removeprefix(f"{store.bucket}/{store.root}/") if scheme in ("s3", "s3a") else path
+    roots = (store.bucket.uri, store.access.spark_root(store.bucket), store.bucket.uri.replace("s3://", "s3a://", 1))
+    return next((path.removeprefix(root) for root in _slashed(roots, store.root) if path.startswith(root)), path)
+
+
+def _slashed(roots: Iterable[str], root: str) -> list[str]:
+    return [f"{each}/{root}/" if root else f"{each}/" for each in roots]
 
 
 def _is_hidden(path: str, partition_by: tuple[str, ...]) -> bool:

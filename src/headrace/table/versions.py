@@ -28,7 +28,7 @@ _SCANNED = frozenset({"columnMapping", "deletionVectors"})  # features that delt
 def resolve_version(store: Store, version: int | None = None, timestamp: Moment | None = None) -> int:
     """Resolve a version number, a timestamp, or the newest version; VersionNotFound if the log does not have it."""
     if version is not None and timestamp is not None:
-        raise UsageError("A version and a timestamp exclude each other.", hint="Specify one of them.")
+        raise UsageError("A version and a timestamp are mutually exclusive.", hint="Specify one of them.")
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
         raise UsageError(f"Invalid version: {version!r}.", hint="Specify a number, or a `timestamp`.")
     last = newest_version(store)

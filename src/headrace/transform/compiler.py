@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import duckdb
 import pyarrow as pa
@@ -85,10 +85,10 @@ class _Builder:
         self.columns: dict[str, ColumnSource] = {}  # by lower-case name, in the order of the output
         self.checks: list[Check] = []
         self.read: dict[str, str] = {}
-        self.envelope: set[str] = set()
+        self.record_columns: set[str] = set()
         self.levels: list[str] = []
         self.level = Level()
-        self.known = [pa.field(CLOCK, TIMESTAMP), *_envelope_fields()]  # columns that expressions can read
+        self.known = [pa.field(CLOCK, TIMESTAMP), *_record_fields()]  # columns that expressions can read
         for nth, item in enumerate(payload):
             self._admit(f"p{nth}", item)
 
@@ -121,7 +121,7 @@ class _Builder:
 
     def _copied(self, expression: _Expression) -> str | None:
         """The input column that the expression is, if all its values can be stored unchanged."""
-        names = {*self.read.values(), *self.envelope}
+        names = {*self.read.values(), *self.record_columns}
         for item in self.known:
             if item.name in names and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
                 return None if result_types.sound("v", item.type) else item.name
@@ -228,14 +228,14 @@ class _Builder:
         self._end_level()
         output = tuple(self.columns.values())
         schema = pa.schema([source.field for source in output], self.payload.metadata)
-        read, envelope = tuple(self.read.items()), tuple(sorted(self.envelope))
+        read, record_columns = tuple(self.read.items()), tuple(sorted(self.record_columns))
         return Program(
             schema,
             output,
             tuple(self.levels),
             tuple(self.checks),
             read,
-            envelope,
+            record_columns,
             self.queries,
             tuple(self.numbers),
             frozenset(self.queried),
@@ -243,19 +243,20 @@ class _Builder:
         )
 
     def _expression(self, label: str, text: str) -> _Expression:
-        names: set[str] = set()
+        columns: dict[str, str | None] = {}  # by name
 
         def bind(name: str) -> str | None:
-            names.add(name)
-            return self._bind(name)
+            columns[name] = self._bind(name)
+            return columns[name]
 
         try:
             sql = bind_parameters(text, bind, CLOCK)
-            kind = self._typed(sql)
+            read = {CLOCK, *columns.values()}
+            kind = _type_of(sql, pa.schema([item for item in self.known if item.name in read]))
         except duckdb.Error as error:
             problem = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
             raise UsageError(f"{label}: '{text}' does not fit the columns: {problem}.") from error
-        loose = any(self._is_loose(name) for name in names)
+        loose = any(self._is_loose(name) for name in columns)
         return _Expression(label, sql, result_types.storable(kind, f"{label}: '{text}'", widest=loose), loose)
 
     def _bind(self, name: str) -> str | None:
@@ -263,7 +264,7 @@ class _Builder:
         key = name.lower()
         source = self.columns.get(key)
         if key in RECORD_NAMES and not (source and source.computed):
-            self.envelope.add(key[1:])
+            self.record_columns.add(key[1:])
             return key[1:]
         if source is None:
             return None
@@ -283,11 +284,6 @@ class _Builder:
         source = self.columns.get(name.lower())
         return source.loose if source else name.lower() not in RECORD_NAMES
 
-    def _typed(self, sql: str) -> pa.DataType:
-        """The type of an expression in DuckDB."""
-        empty = pa.schema(self.known).empty_table()
-        return duck.query(select_sql(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
-
     def _check(self, expression: _Expression, *, filters: bool = False) -> str:
         """Number the expression and add it to the current level; returns the column of its value."""
         nth = len(self.checks) + 1
@@ -300,5 +296,11 @@ class _Builder:
         self.level = Level()
 
 
-def _envelope_fields() -> list[pa.Field]:
+def _record_fields() -> list[pa.Field]:
     return [pa.field(item.name, HEADER_MAP if item.name == "headers" else item.type) for item in RECORD_SCHEMA]
+
+
+@lru_cache(maxsize=1024)
+def _type_of(sql: str, columns: pa.Schema) -> pa.DataType:
+    """The type of an expression in DuckDB; tables that differ in other columns share it."""
+    return duck.query(select_sql(f"{sql} AS v", INPUT), **{INPUT: columns.empty_table()}).schema.field("v").type

@@ -6,15 +6,15 @@ from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, MaskBy
 from headrace.spec.steps import StepSpec as StepSpec
 from headrace.transform.mask import Form, HashMask, KeepMask, NullMask, RedactMask
-from headrace.transform.steps import DropStep, JmespathStep, MaskStep, RenameStep, SetStep, Step, WhereStep
+from headrace.transform.steps import DropStep, JmespathStep, MaskStep, RenameStep, SetStep, TransformStep, WhereStep
 
 
-def transform_steps(spec: Spec) -> list[Step]:
+def transform_steps(spec: Spec) -> list[TransformStep]:
     """The steps of the spec's transform."""
     return [step_of(step) for step in spec.transform]
 
 
-def step_of(step: StepSpec) -> Step:
+def step_of(step: StepSpec) -> TransformStep:
     """One step."""
     if step.mask is not None:
         return MaskStep({name: _form_of(masked) for name, masked in step.mask.items()})

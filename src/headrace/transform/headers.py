@@ -15,6 +15,17 @@ def header_map(headers: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(maps, maps[0].type if maps else HEADER_MAP)
 
 
+def last_header(headers: pa.ListArray, name: str) -> pa.Array:
+    """Last header of a name in each record, as bytes; NULL if there is none."""
+    parents = pc.list_parent_indices(headers).to_numpy()
+    pairs = headers.flatten()
+    at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
+    last = np.full(len(headers), -1)
+    last[parents[at]] = at  # ascending, so that the last one wins
+    index = pa.array(last, pa.int64(), mask=last < 0)
+    return pairs.field("value").take(index)
+
+
 def _mapped(headers: pa.ListArray | pa.DictionaryArray) -> pa.MapArray | pa.DictionaryArray:
     if pa.types.is_dictionary(headers.type):  # headers are stored once per record, for all its rows
         return pa.DictionaryArray.from_arrays(headers.indices, _mapped(headers.dictionary))

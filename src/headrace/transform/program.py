@@ -60,7 +60,7 @@ class Program:
     levels: tuple[str, ...]
     checks: tuple[Check, ...]
     payload: tuple[tuple[str, str], ...]  # payload columns that expressions read: name and SQL name
-    envelope: tuple[str, ...]  # columns of the Kafka record that expressions read
+    record_columns: tuple[str, ...]  # columns of the Kafka record that expressions read
     queries: Queries
     numbers: tuple[int, ...]  # number of each query's check
     queried: frozenset[str]  # query results that expressions read
@@ -83,13 +83,13 @@ class Program:
         computed = (source for source in self.output if source.origin is None and source.column and not source.ready)
         return tuple(source.field.with_name(source.column) for source in computed)
 
-    def input(self, rows: pa.Table, envelopes: pa.Table, results: Mapping[str, pa.Array]) -> pa.Table:
+    def input(self, rows: pa.Table, records: pa.Table, results: Mapping[str, pa.Array]) -> pa.Table:
         """The columns that the expressions read, by SQL name."""
         columns = {sql: rows.column(name) for name, sql in self.payload}
         columns |= {name: results[name] for name in sorted(self.queried)}
-        columns |= {name: envelopes.column(name) for name in self.envelope if name != "headers"}
-        if "headers" in self.envelope:
-            columns["headers"] = header_map(envelopes.column("headers"))
+        columns |= {name: records.column(name) for name in self.record_columns if name != "headers"}
+        if "headers" in self.record_columns:
+            columns["headers"] = header_map(records.column("headers"))
         columns |= {name: _repeated(pad, len(rows)) for name, pad in self.pads.items()}
         return pa.table({**columns, EVENT.name: pa.repeat(pa.scalar(0, EVENT.type), len(rows))})
 

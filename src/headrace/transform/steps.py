@@ -75,7 +75,7 @@ class MaskStep:
     forms: Mapping[str, Form]
 
 
-Step = SetStep | WhereStep | DropStep | RenameStep | JmespathStep | MaskStep
+TransformStep = SetStep | WhereStep | DropStep | RenameStep | JmespathStep | MaskStep
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Transformed:
 class Transform:
     """Steps, compiled once per payload schema and applied to whole tables."""
 
-    steps: Sequence[Step]
+    steps: Sequence[TransformStep]
     repeated_bytes: int = LIMITS.repeated_bytes  # bytes of a result in all rows of one record
     _programs: dict[tuple[bytes, bytes], Program] = field(default_factory=dict, repr=False, compare=False)
 
@@ -142,12 +142,12 @@ class Transform:
         """The schema after the steps; a column that is always NULL has Arrow's null type."""
         return self._program(payload, targets).schema if self.steps else payload
 
-    def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime, targets: pa.Schema = NO_COLUMNS) -> Transformed:
+    def apply(self, rows: pa.Table, records: pa.Table, now: datetime, targets: pa.Schema = NO_COLUMNS) -> Transformed:
         """The rows after the steps, with their positions; records with a failing expression are rejected."""
         if not self.steps:
             return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
         program = self._program(rows.schema, targets)
-        return _Pass(program, rows, envelopes, now, self.repeated_bytes).run()
+        return _Pass(program, rows, records, now, self.repeated_bytes).run()
 
     def _program(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> Program:
         key = (payload.serialize().to_pybytes(), targets.serialize().to_pybytes())
@@ -157,14 +157,14 @@ class Transform:
 
 
 def evaluate_expression(
-    expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
+    expression: str, rows: pa.Table, records: pa.Table, now: datetime
 ) -> tuple[pa.StringArray, Rejects]:
     """An expression's value per row as text; NULL if it is NULL or fails, with a reject in the latter case."""
     if problems := expressions.check_sql(expression):
         raise UsageError(f"{problems[0]}.")
     as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
     try:
-        result = Transform([SetStep({"route": as_text})]).apply(rows, envelopes, now)
+        result = Transform([SetStep({"route": as_text})]).apply(rows, records, now)
     except UsageError as error:
         raise UsageError(error.message.replace(f"set route: '{as_text}'", f"'{expression}'"), hint=error.hint) from None
     values = np.full(len(rows), None, object)
@@ -175,17 +175,15 @@ def evaluate_expression(
 class _Pass:
     """One run of a program over one table."""
 
-    def __init__(
-        self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int
-    ) -> None:
+    def __init__(self, program: Program, rows: pa.Table, records: pa.Table, now: datetime, repeated_bytes: int) -> None:
         self.program = program
         self.rows = rows
         self.micros = 0 if program.timeless else _micros(now)
-        answers = program.queries.run(rows, envelopes, now, repeated_bytes) if program.numbers else []
+        answers = program.queries.run(rows, records, now, repeated_bytes) if program.numbers else []
         queried = list(zip(program.numbers, answers, strict=True))
         self.results = {f"j{nth}": values for nth, (values, _) in queried}
         self.failures = [(nth, failures) for nth, (_, failures) in queried if failures]
-        self.input = program.input(rows, envelopes, self.results)
+        self.input = program.input(rows, records, self.results)
 
     def run(self) -> Transformed:
         if not self.program.checks or not len(self.rows):
@@ -297,7 +295,7 @@ def _micros(now: datetime) -> int:
     return int(pc.cast(pa.scalar(now.astimezone(UTC), pa.timestamp("us", "UTC")), pa.int64()).as_py())
 
 
-def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]]:
+def _instructions(steps: Sequence[TransformStep]) -> Iterator[tuple[str, str, str | Form]]:
     """The steps as instructions: verb, name, argument."""
     for step in steps:
         if isinstance(step, MaskStep):
@@ -306,7 +304,7 @@ def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]
             yield from _text_instructions([step])
 
 
-def _text_instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+def _text_instructions(steps: Sequence[TransformStep]) -> Iterator[tuple[str, str, str]]:
     """The instructions whose argument is text."""
     for step in steps:
         match step:
@@ -322,7 +320,7 @@ def _text_instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
                 yield from ((f"query {on_null}", name, text) for name, text in expressions.items())
 
 
-def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
+def _texts(steps: Sequence[TransformStep]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
     for verb, name, text in _text_instructions(steps):
         if verb in ("set", "where"):
             yield f"{verb} {name}".strip(), text, expressions.check_sql
@@ -337,7 +335,7 @@ def _overwritten(step: JmespathStep) -> Iterator[str]:
             yield name
 
 
-def _inputs(steps: Sequence[Step]) -> Iterator[str]:
+def _inputs(steps: Sequence[TransformStep]) -> Iterator[str]:
     """The names that are read, before renames; results of earlier steps are not inputs."""
     targets: set[str] = set()
     origin: dict[str, str] = {}
@@ -356,7 +354,7 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
             targets.discard(name.lower())
 
 
-def _moved(step: Step, name: str) -> str | None:
+def _moved(step: TransformStep, name: str) -> str | None:
     if isinstance(step, DropStep) and name.lower() in map(str.lower, step.names):
         return None
     if isinstance(step, RenameStep):

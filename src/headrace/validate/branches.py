@@ -1,35 +1,56 @@
-"""Rules for explode and branches: consistent columns and separate tables."""
+"""Rules for explode, branches and topics: consistent columns and separate tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from headrace.spec.decode import UNKNOWN_FIELDS, ProtobufFormat
 from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.explode import Explode
-from headrace.spec.model import BranchSpec, Spec
+from headrace.spec.model import BranchSpec, Spec, TopicSpec, template
 from headrace.spec.table import ColumnSpec, TableMatch, TableOptions, TableSpec
 from headrace.spec.uris import may_overlap
 from headrace.spec.yaml_reader import Path
 from headrace.validate.columns import column_name_error
+from headrace.validate.topics import source_topics
 
 _HERE: Path = ("explode",)
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
 def check_branches(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Branches must have unique names and separate tables: a table has one txn per pipeline."""
-    tables: list[tuple[str, str]] = [("the pipeline's main table", spec.table.path)]
-    for index, branch in enumerate(spec.branches):
-        here: Path = ("branches", index)
-        if branch.name in [sibling.name for sibling in spec.branches[:index]]:
-            yield UnlocatedDiagnostic((*here, "name"), f"duplicate name '{branch.name}'", "unique branch names")
-        for name, path in tables:
-            if may_overlap(branch.table.path, path):
+    """Outputs must have unique names and separate tables: a table has one txn per pipeline."""
+    outputs: list[tuple[Path, BranchSpec]] = [(("branches", nth), each) for nth, each in enumerate(spec.branches)]
+    outputs += [(("topics", nth), each) for nth, each in enumerate(spec.topics)]
+    tables: list[tuple[str, str]] = []
+    for index, (here, output) in enumerate(outputs):
+        if output.name in [before.name for _, before in outputs[:index]]:
+            message = f"duplicate name '{output.name}'"
+            expected = "names that are unique among branches and topics"
+            yield UnlocatedDiagnostic((*here, "name"), message, expected, depends_on=())
+        others = tables if _is_apart(spec, output) else [("the pipeline's main table", spec.table.path), *tables]
+        for name, path in others:
+            if may_overlap(output.table.path, path):
                 message = f"overlaps with {name} ({path})"
                 yield UnlocatedDiagnostic((*here, "table", "path"), message, "a separate directory")
                 break
-        tables.append((f"the table of {branch.name}", branch.table.path))
+        tables.append((f"the table of {output.name}", output.table.path))
+
+
+def _is_apart(spec: Spec, output: BranchSpec) -> bool:
+    """Whether an output is where the pipeline would write a topic that it never gets.
+
+    For example `./lake/logs/{topic}` beside `./lake/{topic}`: of the topic `logs`, if it has an entry or is not read.
+    """
+    if not isinstance(output, TopicSpec) or spec.route.kind != "topic":
+        return False
+    match = re.match(template(spec.table.path).pattern + "(?=/|$)", output.table.path)
+    if match is None:
+        return False
+    names, pattern = source_topics(spec)
+    is_read = names is None or match["route"] in names or (pattern and re.search(pattern, match["route"]))
+    return not is_read or spec.entry_of(match["route"]) is not None
 
 
 def check_explode(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -57,11 +78,10 @@ def _names(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     names: set[str] = set()
     for path, name in columns:
         if error := column_name_error(name):
-            yield UnlocatedDiagnostic(path, error, "a valid Delta column name")
+            yield UnlocatedDiagnostic(path, error, "a valid Delta column name", depends_on=())
         elif "." in name:
-            yield UnlocatedDiagnostic(
-                path, f"'{name}'", "a name without dots; use {column: a.b} to keep a nested field"
-            )
+            expected = "a name without dots; use {column: a.b} to keep a nested field"
+            yield UnlocatedDiagnostic(path, f"'{name}'", expected, depends_on=())
         elif name.lower() in names:
             yield UnlocatedDiagnostic(path, f"duplicate column '{name}' (case-insensitive)", "unique names")
         names.add(name.lower())
@@ -70,7 +90,8 @@ def _names(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
 def _keep_paths(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     for name, path in explode.keep.items():
         if not all(path.split(".")):
-            yield UnlocatedDiagnostic((*_HERE, "keep", name), f"'{path}'", "a.b, without empty segments")
+            expected = "a.b, without empty segments"
+            yield UnlocatedDiagnostic((*_HERE, "keep", name), f"'{path}'", expected, depends_on=())
         elif path.split(".")[0] == explode.column:
             yield UnlocatedDiagnostic(
                 (*_HERE, "keep", name), f"'{path}' is the exploded array", "other fields of the record"

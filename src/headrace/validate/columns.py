@@ -29,8 +29,18 @@ def check_table_columns(
         )
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
+    yield from _coerce(table, own, here)
     yield from _features(table, own, here)
     yield from _properties(own, here)
+
+
+def _coerce(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
+    """Coerced columns take values that a contract would rescue, or widen a column for."""
+    if table.coerce is None or not {"coerce", "contract_keys", "columns"} & own.model_fields_set:
+        return
+    if table.contract.rescues or table.contract.widens:
+        action = "rescue" if table.contract.rescues else "widen"
+        yield UnlocatedDiagnostic((*here, "coerce"), f"coerce with {action}", "a contract without rescue and widen")
 
 
 def declared_columns_of(table: TableOptions) -> list[str]:
@@ -70,18 +80,19 @@ def _columns(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDia
     diagnostics = list(_column_diagnostics(columns, here))
     yield from diagnostics
     if columns and not diagnostics and (message := _decoder_error(columns)):
-        yield UnlocatedDiagnostic(here, message, "columns that do not conflict")
+        paths = tuple((*here, index, "path") for index in range(len(columns)))
+        yield UnlocatedDiagnostic(here, message, "columns that do not conflict", depends_on=paths)
 
 
 def _column_diagnostics(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
     names: set[str] = set()
     for index, column in enumerate(columns):
         if error := column_name_error(column.name):
-            yield UnlocatedDiagnostic((*here, index, "name"), error, "a name without ' ,;{}()=' or control characters")
+            expected = "a name without ' ,;{}()=' or control characters"
+            yield UnlocatedDiagnostic((*here, index, "name"), error, expected, depends_on=())
         if column.name.lower() in names:
-            yield UnlocatedDiagnostic(
-                (*here, index, "name"), f"duplicate column '{column.name}' (case-insensitive)", "unique names"
-            )
+            message = f"duplicate column '{column.name}' (case-insensitive)"
+            yield UnlocatedDiagnostic((*here, index, "name"), message, "unique names", depends_on=())
         names.add(column.name.lower())
         yield from _column(column, (*here, index))
 
@@ -96,17 +107,21 @@ def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
         # Without a suggestion or hint, the type names are valid and a field name is duplicated.
         expected = ", ".join(plain_type_names()) if suggestion or error.hint else "a type with unique field names"
         message = error.message[0].lower() + error.message[1:].removesuffix(".")
-        yield UnlocatedDiagnostic((*here, "type"), message, expected, suggestion)
+        yield UnlocatedDiagnostic((*here, "type"), message, expected, suggestion, depends_on=())
         return
+    related = tuple((*here, key) for key in ("type", "unit", "json"))
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
-        yield UnlocatedDiagnostic((*here, "unit"), f"unit is not supported for {column.type}", "timestamp columns")
+        message = f"unit is not supported for {column.type}"
+        yield UnlocatedDiagnostic((*here, "unit"), message, "timestamp columns", depends_on=related)
     if column.json_text and not _is_text(kind):
-        yield UnlocatedDiagnostic((*here, "json"), f"json is not supported for {column.type}", "string columns")
+        message = f"json is not supported for {column.type}"
+        yield UnlocatedDiagnostic((*here, "json"), message, "string columns", depends_on=related)
     if column.path is not None and not all(column.path.split(".")):
-        yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty segments")
+        yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty segments", depends_on=())
     if column.default is not None and (message := _decoder_error([column])):
-        yield UnlocatedDiagnostic((*here, "default"), message, "a value in the format of the records")
+        expected = "a value in the format of the records"
+        yield UnlocatedDiagnostic((*here, "default"), message, expected, depends_on=related)
 
 
 def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -116,7 +131,8 @@ def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
     if pa.types.is_struct(kind):
         for item in inner:
             if error := column_name_error(item.name):
-                yield UnlocatedDiagnostic(here, error, "a field name without ' ,;{}()=' or control characters")
+                expected = "a field name without ' ,;{}()=' or control characters"
+                yield UnlocatedDiagnostic(here, error, expected, depends_on=())
     for item in inner:
         yield from _inner_names(item.type, here)
 
@@ -153,13 +169,13 @@ def check_column_names(steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnosti
         columns += [("rename", old, new) for old, new in (step.rename or {}).items()]
         for key, at, name in columns:
             if error := column_name_error(name):
-                yield UnlocatedDiagnostic(("transform", index, key, at), error, "a valid Delta column name")
+                path = ("transform", index, key, at)
+                yield UnlocatedDiagnostic(path, error, "a valid Delta column name", depends_on=())
         yield from _target_names(step, ("transform", index, "jmespath"))
         folded = [name.lower() for _, _, name in columns]
         if len(set(folded)) < len(folded):
-            yield UnlocatedDiagnostic(
-                ("transform", index), "two columns with the same name (case-insensitive)", "unique names"
-            )
+            message = "two columns with the same name (case-insensitive)"
+            yield UnlocatedDiagnostic(("transform", index), message, "unique names", depends_on=())
 
 
 def _target_names(step: StepSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -169,9 +185,11 @@ def _target_names(step: StepSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
         path = (*here, "set", target) if long else (*here, target)
         for name in target.split("."):
             if error := column_name_error(name):
-                yield UnlocatedDiagnostic(path, error, "valid Delta column names, separated by dots")
+                expected = "valid Delta column names, separated by dots"
+                yield UnlocatedDiagnostic(path, error, expected, depends_on=())
         if target.lower() in targets:
-            yield UnlocatedDiagnostic(path, f"duplicate target '{target}' (case-insensitive)", "unique names")
+            message = f"duplicate target '{target}' (case-insensitive)"
+            yield UnlocatedDiagnostic(path, message, "unique names", depends_on=())
         targets.add(target.lower())
 
 
@@ -182,7 +200,7 @@ def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iter
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)
         if name.lower() in [partition.lower() for partition in table.partitions[:index]]:
-            yield UnlocatedDiagnostic(path, f"duplicate column '{name}'", "unique names")
+            yield UnlocatedDiagnostic(path, f"duplicate column '{name}'", "unique names", depends_on=())
         elif isinstance(by, PartitionBy):
             yield from _derived_partition(by, path, table, names, closed)
         elif name == "_source" or name in nested:
@@ -202,7 +220,7 @@ def _derived_partition(
     from headrace.stage.derived_partitions import RECORD_TIME
 
     if error := column_name_error(by.column):
-        yield UnlocatedDiagnostic((*path, "as"), error, "a valid Delta column name")
+        yield UnlocatedDiagnostic((*path, "as"), error, "a valid Delta column name", depends_on=())
     elif by.column.lower() in [name.lower() for name in names]:
         yield UnlocatedDiagnostic(
             path, f"'{by.column}' is an existing column", "another name (as), or the name of the column itself"
@@ -230,8 +248,9 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
     if own.strict:
         for name in sorted(keys.model_fields_set):
             if getattr(keys, name) not in (None, "reject"):
+                path, expected = (*here, "contract", name), "reject, or remove strict"
                 yield UnlocatedDiagnostic(
-                    (*here, "contract", name), "conflicts with strict: true", "reject, or remove strict"
+                    path, "conflicts with strict: true", expected, depends_on=((*here, "strict"),)
                 )
     yield from _column_contracts(table, own, here)
     if table.contract.missing == "default":
@@ -243,8 +262,18 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
         if open_columns or not table.declared:
             message = f"no default for {', '.join(open_columns)}" if open_columns else "requires declared columns"
             yield UnlocatedDiagnostic(
-                (*here, "contract", "missing"), message, "a default on every column with nullable: false"
+                (*here, "contract", "missing"),
+                message,
+                "a default on every column with nullable: false",
+                depends_on=((*here, "strict"), *_columns_named(own, open_columns, here)) if open_columns else None,
             )
+
+
+def _columns_named(own: TableOptions, names: Sequence[str], here: Path) -> Iterator[Path]:
+    """Paths of the columns with these names that are written here."""
+    for index, column in enumerate(own.columns):
+        if column.name in names:
+            yield (*here, "columns", index)
 
 
 _FEATURE_WARNINGS: Mapping[Feature, str] = {
@@ -291,11 +320,13 @@ def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic
     for name, value in table.properties.items():
         path = (*here, "properties", name)
         if name == EXPIRING:
-            yield UnlocatedDiagnostic(path, "txn expiry breaks exactly-once delivery", "txns that do not expire")
+            yield UnlocatedDiagnostic(
+                path, "txn expiry breaks exactly-once delivery", "txns that do not expire", depends_on=()
+            )
         elif not _permits_appends(name, value):
-            yield UnlocatedDiagnostic(path, f"'{value}'", "properties that do not restrict appends")
+            yield UnlocatedDiagnostic(path, f"'{value}'", "properties that do not restrict appends", depends_on=())
         elif expected := expected_value(name, value):
-            yield UnlocatedDiagnostic(path, f"'{value}'", expected)
+            yield UnlocatedDiagnostic(path, f"'{value}'", expected, depends_on=())
 
 
 def _permits_appends(name: str, value: str) -> bool:

@@ -36,10 +36,10 @@ def check_transform(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 def _unavailable_columns(here: Path, step: StepSpec, unavailable: dict[str, str]) -> Iterator[UnlocatedDiagnostic]:
     """Uses of columns that an earlier step dropped or renamed; updates `unavailable` with those of this step."""
     from headrace.transform.sql.expression import columns_in as names_in
-    from headrace.transform.sql.parser import Refused
+    from headrace.transform.sql.parser import ExpressionNotAllowed
 
     for path, text in _expressions(step):
-        with suppress(Refused):  # reported by `_expression`
+        with suppress(ExpressionNotAllowed):  # reported by `_expression`
             for name in sorted(column for column in names_in(text) if column.lower() in unavailable):
                 yield UnlocatedDiagnostic(
                     (*here, *path),
@@ -57,7 +57,11 @@ def _unavailable_columns(here: Path, step: StepSpec, unavailable: dict[str, str]
 
 
 def check_dead_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Check additional columns of dead letters, which cannot replace existing ones."""
+    """Check additional columns of dead letters, which cannot replace existing ones, and keys that exclude others."""
+    if spec.dead_letters.drop:
+        for key in ("path", "retention", "transform"):
+            if getattr(spec.dead_letters, key):
+                yield UnlocatedDiagnostic(("dead_letters", key), f"{key} with drop", "only one of them")
     if not spec.dead_letters.transform:
         return
     from headrace.delta.schema import DEAD_LETTERS
@@ -69,14 +73,15 @@ def check_dead_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         for name, text in (step.set or step.jmespath or {}).items():
             here: Path = ("dead_letters", "transform", index, key, name)
             if error := column_name_error(name):
-                yield UnlocatedDiagnostic(here, error, "a valid Delta column name")
+                yield UnlocatedDiagnostic(here, error, "a valid Delta column name", depends_on=())
             elif name.lower() in [column.lower() for column in names]:
-                yield UnlocatedDiagnostic(here, f"'{name}' is already a column of the dead letter", "another name")
+                message = f"'{name}' is already a column of the dead letter"
+                yield UnlocatedDiagnostic(here, message, "another name", depends_on=())
             elif step.set:
                 yield from _expression(here, text, names)
             else:
                 yield from (
-                    UnlocatedDiagnostic(here, message, "one JMESPath expression over the dead letter")
+                    UnlocatedDiagnostic(here, message, "one JMESPath expression over the dead letter", depends_on=())
                     for message in dialect.check_jmespath(text)
                 )
             names.append(name)
@@ -85,8 +90,11 @@ def check_dead_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[UnlocatedDiagnostic]:
     from headrace.transform.sql.expression import check_sql as check_expression
 
-    for message in check_expression(text, names):
-        yield UnlocatedDiagnostic(path, message, "one SQL expression over the row and the record's metadata")
+    messages = check_expression(text, names)
+    own = check_expression(text) if messages and names is not None else messages  # syntax and functions
+    for message in messages:
+        expected = "one SQL expression over the row and the record's metadata"
+        yield UnlocatedDiagnostic(path, message, expected, depends_on=() if message in own else None)
 
 
 def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
@@ -97,9 +105,8 @@ def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
     for target, text in step.queries.items():
         for message in check_query(text):
-            yield UnlocatedDiagnostic(
-                (*here, target), message, "one JMESPath expression, or a name such as kafka.offset"
-            )
+            expected = "one JMESPath expression, or a name such as kafka.offset"
+            yield UnlocatedDiagnostic((*here, target), message, expected, depends_on=())
 
 
 def _expressions(step: StepSpec) -> Iterator[tuple[Path, str]]:
@@ -141,7 +148,8 @@ def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Pa
     for index, expectation in enumerate(own.expectations):
         path = (*here, "expectations", index)
         if expectation.name in expectation_names:
-            yield UnlocatedDiagnostic((*path, "name"), f"duplicate name '{expectation.name}'", "unique names")
+            message = f"duplicate name '{expectation.name}'"
+            yield UnlocatedDiagnostic((*path, "name"), message, "unique names", depends_on=())
         expectation_names.add(expectation.name)
         yield from _expression((*path, "expect"), expectation.expect, names)
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from headrace.errors import SpecError
+from headrace.importers.detect import import_file, import_yaml, is_foreign
+from headrace.importers.imported import Imported
 from headrace.spec import yaml_reader
 from headrace.spec.diagnostics import Diagnostic, Document, UnlocatedDiagnostic, diagnostic_at, from_validation
 from headrace.spec.model import Spec, canonical_json
 from headrace.spec.reader import follow
+from headrace.spec.secrets import provide_secret
 from headrace.validate.partial import more_diagnostics
 from headrace.validate.rules import check_spec
 
 
-def load(path: str | os.PathLike[str]) -> list[Spec]:
-    """Load the pipelines of a spec file; SpecError with all diagnostics if it is invalid."""
-    return _accept(*examine(path))
+def load(path: str | os.PathLike[str], on_import: Callable[[Imported], None] | None = None) -> list[Spec]:
+    """Load the pipelines of a spec file, or of a configuration of another system.
+
+    SpecError with all diagnostics if it is invalid. `on_import` is called for the other system's.
+    """
+    return _accept(*examine(path, on_import))
 
 
 def loads(text: str, base: str | os.PathLike[str] = ".", file: str = "<spec>") -> list[Spec]:
@@ -28,13 +34,20 @@ def loads(text: str, base: str | os.PathLike[str] = ".", file: str = "<spec>") -
     return _accept(*examine_text(text, Path(base), file))
 
 
-def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Diagnostic]]:
+def load_imported(imported: Imported, base: str | os.PathLike[str] = ".") -> list[Spec]:
+    """Load an imported configuration; relative paths are resolved against `base`."""
+    return _accept(*examine_imported(imported, Path(base)))
+
+
+def examine(
+    path: str | os.PathLike[str], on_import: Callable[[Imported], None] | None = None
+) -> tuple[list[Spec], list[Diagnostic]]:
     """Valid pipelines of a file, and all errors and warnings."""
     file = os.fspath(path)
     try:
         with Path(path).open("rb") as stream:
             content = stream.read(yaml_reader.MAX_BYTES + 1)
-        return examine_text(content.decode("utf-8-sig"), Path(path).absolute().parent, file)
+        return examine_text(content.decode("utf-8-sig"), Path(path).absolute().parent, file, on_import)
     except OSError as error:
         return [], [diagnostic_at(file, yaml_reader.Spot(), f"cannot read file: {error.strerror}", "a spec file")]
     except UnicodeDecodeError as error:
@@ -42,14 +55,39 @@ def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Diagnostic]]
         return [], [diagnostic_at(file, yaml_reader.Spot(line), "not valid UTF-8", "UTF-8 text")]
 
 
-def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Diagnostic]]:
+def examine_text(
+    text: str, base: Path, file: str = "<spec>", on_import: Callable[[Imported], None] | None = None
+) -> tuple[list[Spec], list[Diagnostic]]:
     """Valid pipelines of a text, and all errors and warnings."""
     try:
-        documents = [Document(file, root) for root in yaml_reader.parse_yaml(text)]
+        roots = [] if is_foreign(file) else yaml_reader.parse_yaml(text)
     except yaml_reader.InvalidYaml as error:
         return [], [diagnostic_at(file, error.spot, error.message, error.expected)]
-    if not documents:
+    imported = import_file(file, text, os.environ) if is_foreign(file) else import_yaml(file, roots, os.environ)
+    if imported is not None:
+        if on_import is not None:
+            on_import(imported)
+        return examine_imported(imported, base)
+    if not roots:
         return [], [diagnostic_at(file, yaml_reader.Spot(), "no pipeline", "pipeline, source and table")]
+    return _specs([Document(file, root) for root in roots], base)
+
+
+def examine_imported(imported: Imported, base: Path) -> tuple[list[Spec], list[Diagnostic]]:
+    """Valid pipelines of an imported configuration, whose secrets in plain text are kept in memory."""
+    for secret in imported.findings.secrets:
+        if not provide_secret(secret.variable, secret.value, str(Path(imported.origin).absolute())):
+            message = f"another file has another secret for {secret.variable}"
+            imported.findings.error(
+                secret.place, secret.name, message, "a reference to a variable, or `headrace import`"
+            )
+    specs, diagnostics = _specs([draft.document() for draft in imported.drafts], base)
+    reported = {(error.file, error.line, error.column) for error in imported.findings.errors if error.line}
+    diagnostics = [each for each in diagnostics if (each.file, each.line, each.column) not in reported]
+    return specs, [*imported.diagnostics(), *diagnostics]
+
+
+def _specs(documents: Sequence[Document], base: Path) -> tuple[list[Spec], list[Diagnostic]]:
     specs, diagnostics = [], []
     for document in documents:
         spec, unlocated = _spec(document, base.absolute())
@@ -79,7 +117,7 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[UnlocatedDi
             diagnostic for diagnostic in from_validation(error, document) if diagnostic.path not in unresolved
         ]
         return None, [*diagnostics, *more_diagnostics(content, diagnostics, document, base)]
-    spec.remember(canonical_json(raw), base, yaml_reader.SpecSource(document.file, document.root))
+    spec.set_source_text(canonical_json(raw), base, yaml_reader.SpecSource(document.file, document.root))
     return spec, [*diagnostics, *check_spec(spec)]
 
 

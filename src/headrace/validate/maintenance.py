@@ -42,14 +42,16 @@ def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unlo
 
 
 def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
+    target = (("table", "target_file_size"), (*here, "target_file_size"))
     if own.min_file_size is not None and own.min_file_size > table.target_file_size:
-        yield UnlocatedDiagnostic((*here, "min_file_size"), "more than target_file_size", "at most target_file_size")
+        yield UnlocatedDiagnostic(
+            (*here, "min_file_size"), "more than target_file_size", "at most target_file_size", depends_on=target
+        )
     if own.max_file_size is None:
         return
     if own.max_file_size < 2 * table.target_file_size:
-        yield UnlocatedDiagnostic(
-            (*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more"
-        )
+        message, expected = "less than twice target_file_size", "twice target_file_size or more"
+        yield UnlocatedDiagnostic((*here, "max_file_size"), message, expected, depends_on=target)
     if table.by_spark:
         message = "splitting files is not supported for tables written by Spark"
         yield UnlocatedDiagnostic((*here, "max_file_size"), message, "no max_file_size")
@@ -60,7 +62,7 @@ def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -
     names = names_after(spec.transform, declared_columns_of(table))
     for index, name in enumerate(z_order):
         if name in z_order[:index]:
-            yield UnlocatedDiagnostic((*here, index), f"duplicate column '{name}'", "unique names")
+            yield UnlocatedDiagnostic((*here, index), f"duplicate column '{name}'", "unique names", depends_on=())
         elif name in table.partitions:
             yield UnlocatedDiagnostic((*here, index), f"'{name}' is a partition column", "other columns")
         elif closed and name not in names:

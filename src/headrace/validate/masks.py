@@ -34,15 +34,15 @@ def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[UnlocatedDiagnost
     from headrace.transform.mask import SHORTEST
 
     if not all(name.split(".")):
-        yield UnlocatedDiagnostic(
-            here, f"'{name}'", "a column, or a nested field (a.b) without empty segments", on_key=True
-        )
+        expected = "a column, or a nested field (a.b) without empty segments"
+        yield UnlocatedDiagnostic(here, f"'{name}'", expected, on_key=True, depends_on=())
     if isinstance(by, str) or by.sha256 is None:
         return
     with suppress(BadReference):  # reported for all secrets
         size = len(by.sha256.reveal().encode())
         if size < SHORTEST:
-            yield UnlocatedDiagnostic((*here, "sha256"), f"the key has {size} bytes", f"at least {SHORTEST} bytes")
+            message = f"the key has {size} bytes"
+            yield UnlocatedDiagnostic((*here, "sha256"), message, f"at least {SHORTEST} bytes", depends_on=())
 
 
 def _rescued(spec: Spec) -> Iterator[UnlocatedDiagnostic]:

@@ -43,10 +43,18 @@ def check_mode(
         yield from _names(merge, path, names_after(steps, declared_columns_of(table)))
 
 
+def _has_one_topic(spec: Spec) -> bool:
+    if spec.entry is not None and spec.entry.topic is not None:
+        return len(spec.entry.topic) == 1
+    broker, http = spec.source.kafka or spec.source.rivven, spec.source.http
+    if broker is not None:
+        return broker.pattern is None and len(broker.topics or ()) < 2
+    return http is None or (http.pattern is None and len(http.all_topics) < 2)
+
+
 def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Warnings for merges of several topics into one table."""
-    merge, kafka = table.merges, spec.source.kafka
-    alone = kafka is None or (kafka.pattern is None and len(kafka.topics or ()) < 2) or spec.route.kind == "topic"
+    merge, alone = table.merges, _has_one_topic(spec) or spec.route.kind == "topic"
     if merge is None or alone or (own is not table and not _MODE_KEYS & own.model_fields_set):
         return
     path = (*here, "merge")
@@ -64,7 +72,7 @@ def _merge(table: TableSpec, merge: MergeSpec, here: Path) -> Iterator[Unlocated
     """Keys and order of changes."""
     path = (*here, "merge")
     if len({key.lower() for key in merge.keys}) < len(merge.keys):
-        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names")
+        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names", depends_on=())
     if merge.sequence_by is not None and merge.update is not None:
         yield UnlocatedDiagnostic(
             (*path, "update"),
@@ -111,16 +119,18 @@ def _scd2(table: TableSpec, merge: MergeSpec, path: Path) -> Iterator[UnlocatedD
 
 def _own_names(table: TableSpec, merge: MergeSpec, scd2: Scd2Spec, path: Path) -> Iterator[UnlocatedDiagnostic]:
     """The history's columns are its own: no record brings them."""
-    taken = {name.lower() for name in (*merge.keys, merge.sequence_by or "", *(each.name for each in table.columns))}
+    used_names = {
+        name.lower() for name in (*merge.keys, merge.sequence_by or "", *(each.name for each in table.columns))
+    }
     for key in ("valid_from", "valid_to", "current"):
         name = getattr(scd2, key)
-        if trouble := column_name_error(name):
-            yield UnlocatedDiagnostic((*path, key), trouble, "valid Delta column names")
-        elif name.lower() in taken:
+        if error := column_name_error(name):
+            yield UnlocatedDiagnostic((*path, key), error, "valid Delta column names")
+        elif name.lower() in used_names:
             yield UnlocatedDiagnostic(
                 (*path, key), f"'{name}' is a column of the rows or another SCD2 column", "another name"
             )
-        taken.add(name.lower())
+        used_names.add(name.lower())
     for index, name in enumerate(scd2.track):
         if name in (*merge.keys, merge.sequence_by, *scd2.columns):
             yield UnlocatedDiagnostic((*path, "track", index), f"'{name}'", "columns other than keys and sequence_by")
@@ -130,11 +140,11 @@ def _names(merge: MergeSpec, path: Path, names: Sequence[str]) -> Iterator[Unloc
     """Columns that are named and not there."""
     update = merge.update.columns if merge.update else ()
     track = merge.scd2.track if merge.scd2 else ()
-    said = [((*path, "keys", index), name) for index, name in enumerate(merge.keys)]
-    said += [((*path, "sequence_by"), merge.sequence_by)] if merge.sequence_by else []
-    said += [((*path, "update", "columns", index), name) for index, name in enumerate(update)]
-    said += [((*path, "scd2", "track", index), name) for index, name in enumerate(track)]
-    for place, name in said:
+    named_columns = [((*path, "keys", index), name) for index, name in enumerate(merge.keys)]
+    named_columns += [((*path, "sequence_by"), merge.sequence_by)] if merge.sequence_by else []
+    named_columns += [((*path, "update", "columns", index), name) for index, name in enumerate(update)]
+    named_columns += [((*path, "scd2", "track", index), name) for index, name in enumerate(track)]
+    for place, name in named_columns:
         if name not in names:
             yield UnlocatedDiagnostic(place, f"no column '{name}'", ", ".join(names), closest(name, names))
     for index, name in enumerate(update):
@@ -156,7 +166,7 @@ def _deduplicate(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Ite
             (*here, "source"), "must be true: deduplication uses the timestamp in _source", "true"
         )
     if len({key.lower() for key in keys}) < len(keys):
-        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names")
+        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names", depends_on=())
     if table.closed:
         names = names_after(steps, declared_columns_of(table))
         for index, name in enumerate(keys):

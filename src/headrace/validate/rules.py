@@ -10,17 +10,22 @@ from datetime import timedelta
 from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import SECRETS, Spec
 from headrace.spec.secrets import BadReference, Secret
+from headrace.spec.storage import Azure, Gcs
 from headrace.spec.table import TableMatch, TableSpec, route_names
-from headrace.spec.uris import contains_uri, may_overlap
+from headrace.spec.units import spell_duration
+from headrace.spec.uris import contains_uri, host_of, is_local, is_loopback, may_overlap
 from headrace.spec.yaml_reader import Path
 from headrace.validate.branches import check_branches, check_explode, written_options
 from headrace.validate.columns import check_table_columns
 from headrace.validate.expressions import check_dead_letters, check_expectations, check_predicates, check_transform
+from headrace.validate.hot_store import check_hot_store
 from headrace.validate.maintenance import check_maintenance
 from headrace.validate.masks import check_masks
 from headrace.validate.modes import check_mode, check_topics
-from headrace.validate.source import check_source
+from headrace.validate.source import DECODE_RULES, check_source
 from headrace.validate.step_results import check_results
+from headrace.validate.topics import check_topics_of_entries
+from headrace.validate.txn import check_txn
 
 _S3: Path = ("storage", "s3")
 
@@ -31,10 +36,21 @@ def check_spec(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         yield from rule(spec)
     branches: list[tuple[Path, Spec]] = [((), spec)]
     branches += [(("branches", index), spec.along(branch)) for index, branch in enumerate(spec.branches)]
-    for here, branch in branches:
+    entries: list[tuple[Path, Spec]] = [
+        (("topics", index), spec.along(entry)) for index, entry in enumerate(spec.topics)
+    ]
+    for (here, entry), own in zip(entries, spec.topics, strict=True):
+        for rule in DECODE_RULES if own.decode is not None else ():
+            yield from (_below(here, diagnostic) for diagnostic in rule(entry))
+    for here, branch in (*branches, *entries):
         for rule in BRANCH_RULES:
-            yield from (replace(diagnostic, path=(*here, *diagnostic.path)) for diagnostic in rule(branch))
+            yield from (_below(here, diagnostic) for diagnostic in rule(branch))
     yield from check_branches(spec)
+
+
+def _below(here: Path, diagnostic: UnlocatedDiagnostic) -> UnlocatedDiagnostic:
+    depends_on = diagnostic.depends_on and tuple((*here, *path) for path in diagnostic.depends_on)
+    return replace(diagnostic, path=(*here, *diagnostic.path), depends_on=depends_on)
 
 
 def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -50,13 +66,27 @@ def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             expected = expected or "no variables while route.by is fixed"
             yield UnlocatedDiagnostic(here, f"unknown variable {{{name}}}", expected, closest(name, names))
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
-        yield UnlocatedDiagnostic(here, "an unmatched brace", "{route}")
+        yield UnlocatedDiagnostic(here, "an unmatched brace", "{route}", depends_on=())
     if "route" in variables and spec.route.kind == "fixed":
         yield UnlocatedDiagnostic(here, "{route} requires a route", "route.by, or a path without {route}")
     if "route" not in variables and spec.route.kind != "fixed":
         yield UnlocatedDiagnostic(
             here, f"the same path for all routes (route.by: {spec.route.kind})", "a path with {route}"
         )
+
+
+def _catalog_table(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """A name in the catalog needs the variables of the path: two tables cannot have one name."""
+    name, here = spec.table.catalog_table, ("table", "catalog_table")
+    if name is None:
+        return
+    used, needed = (set(re.findall(r"\{(route|topic)\}", text)) for text in (name, spec.table.path))
+    if re.search(r"[{}]", re.sub(r"\{(route|topic)\}", "", name)):
+        yield UnlocatedDiagnostic(here, "an unknown variable", "{route} and {topic}")
+    elif needed and not used:
+        yield UnlocatedDiagnostic(here, "the same name for all routes", "a name with {route}")
+    elif used and not needed:
+        yield UnlocatedDiagnostic(here, "{route} requires a route", "route.by, or a name without variables")
 
 
 def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -76,7 +106,8 @@ def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         message = "field is not supported for values with several rows"
         yield UnlocatedDiagnostic(("route", "by", "field"), message, "{sql: …}, which is evaluated for each row")
     if route.kind == "field" and not _is_field(route.value or ""):
-        yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty segments")
+        expected = "a.b or /a/b, without empty segments"
+        yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", expected, depends_on=())
 
 
 def _widening(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -114,7 +145,8 @@ def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for key in ("state", "dead_letters"):
         value = spec.state if key == "state" else spec.dead_letters.path
         if value and re.search(r"[{}]", value):
-            yield UnlocatedDiagnostic((key,) if key == "state" else (key, "path"), "a brace", "a fixed path")
+            path = (key,) if key == "state" else (key, "path")
+            yield UnlocatedDiagnostic(path, "a brace", "a fixed path", depends_on=())
     overlaps_table = any(
         may_overlap(spec.table.path, uri) for uri in (state, dead_letters)
     )  # reported by `_table_path`
@@ -158,8 +190,9 @@ def _deduplicate(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 def _overwrite_modes(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """A full refresh applies to all tables of a pipeline, which reads each record once for all of them."""
     branches = [
-        (("branches", index, *here), own)
-        for index, branch in enumerate(spec.branches)
+        ((key, index, *here), own)
+        for key, outputs in (("branches", spec.branches), ("topics", spec.topics))
+        for index, branch in enumerate(outputs)
         for here, own in written_options(branch)
     ]
     for here, own in (*written_options(spec), *branches):
@@ -192,10 +225,39 @@ def _storage(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         )
     if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
         yield UnlocatedDiagnostic((*_S3, "endpoint"), "an unencrypted endpoint", "https://, or allow_http: true")
+    if s3.profile is not None and s3.access_key_id is not None:
+        yield UnlocatedDiagnostic((*_S3, "profile"), "both profile and access_key_id", "one of them")
+    yield from _azure(spec.storage.azure)
+    yield from _gcs(spec.storage.gcs)
     tables = [branch.table.path for branch in spec.branch_specs().values()]
     uses = (*tables, spec.state_uri, spec.dead_letters_uri)
-    if "storage" in spec.model_fields_set and not any(path.startswith("s3://") for path in uses):
-        yield UnlocatedDiagnostic(_S3, "not used by any path of the spec", "", severity="warning")
+    schemes = {path.partition("://")[0] for path in uses if not is_local(path)}
+    for section, names in {"s3": {"s3"}, "azure": {"az", "abfss"}, "gcs": {"gs"}}.items():
+        if section in spec.storage.model_fields_set and not schemes & names:
+            path = ("storage", section)
+            yield UnlocatedDiagnostic(path, "not used by any path of the spec", "", severity="warning")
+
+
+def _azure(azure: Azure) -> Iterator[UnlocatedDiagnostic]:
+    path = ("storage", "azure")
+    if azure.endpoint and azure.endpoint.startswith("http://") and not azure.allow_http:
+        yield UnlocatedDiagnostic((*path, "endpoint"), "an unencrypted endpoint", "https://, or allow_http: true")
+    names = ("account_key", "sas_token", "connection_string", "client_secret", "managed_identity")
+    given = [name for name in names if getattr(azure, name)]
+    if len(given) > 1:
+        yield UnlocatedDiagnostic((*path, given[1]), f"both {given[0]} and {given[1]}", "one kind of credentials")
+    if azure.client_secret is not None and (azure.client_id is None or azure.tenant_id is None):
+        yield UnlocatedDiagnostic(
+            (*path, "client_secret"), "a service principal without client_id or tenant_id", "client_id and tenant_id"
+        )
+
+
+def _gcs(gcs: Gcs) -> Iterator[UnlocatedDiagnostic]:
+    path = ("storage", "gcs")
+    if gcs.endpoint and gcs.endpoint.startswith("http://") and not gcs.allow_http:
+        yield UnlocatedDiagnostic((*path, "endpoint"), "an unencrypted endpoint", "https://, or allow_http: true")
+    if gcs.service_account is not None and gcs.service_account_key is not None:
+        yield UnlocatedDiagnostic(path, "both service_account and service_account_key", "one of them")
 
 
 def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -209,12 +271,49 @@ def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         )
     if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
         message = f"more than limits.batch_rows ({spec.limits.batch_rows})"
-        yield UnlocatedDiagnostic(("flush", "rows"), message, "at most limits.batch_rows")
+        yield UnlocatedDiagnostic(
+            ("flush", "rows"), message, "at most limits.batch_rows", depends_on=(("limits", "batch_rows"),)
+        )
     if spec.flush.every > timedelta(days=1):
-        yield UnlocatedDiagnostic(("flush", "every"), "more than one day", "at most 1d")
+        yield UnlocatedDiagnostic(("flush", "every"), "more than one day", "at most 1d", depends_on=())
+    if spec.freshness is not None and spec.freshness.target <= spec.flush.every:
+        every = spell_duration(spec.flush.every)
+        message = f"records wait for up to {every} (flush.every) before a batch starts"
+        depends_on = (("flush", "every"), ("freshness", "target"))
+        yield UnlocatedDiagnostic(("freshness", "target"), message, f"more than {every}", depends_on=depends_on)
     number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
     if unit == "m" and number < 512:
-        yield UnlocatedDiagnostic(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
+        yield UnlocatedDiagnostic(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m", depends_on=())
+
+
+def _spark(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """Executors of a cluster need paths that they can reach; keys of the other kind of master have no effect."""
+    spark = spec.spark
+    if not spark.is_cluster:
+        for key in ("executors", "environment", "shared_mounts"):
+            if key in spark.model_fields_set:
+                yield UnlocatedDiagnostic(("spark", key), f"not used with {spark.master}", "", severity="warning")
+        if spark.cores is not None and spark.master != "local[*]":
+            yield UnlocatedDiagnostic(("spark", "cores"), f"cores with {spark.master}", "only one of them")
+        return
+    if spark.cores is not None:
+        yield UnlocatedDiagnostic(("spark", "cores"), "cores with a cluster", "executors: {count: …, cores: …}")
+    for place, path in spec.unshared_paths():
+        here: Path = tuple(int(step) if step.isdigit() else step for step in place)
+        yield UnlocatedDiagnostic(
+            here,
+            f"{path} is a local path, which executors on other machines cannot reach",
+            "an object store, or a directory in spark.shared_mounts",
+        )
+    kafka = spec.source.read_from_kafka
+    broker = kafka or spec.source.rivven
+    if broker is not None and broker.stays_here and not is_loopback(host_of(spark.master)):
+        yield UnlocatedDiagnostic(
+            (*spec.source.kafka_key.split("."), "brokers") if kafka else ("source", "rivven", "broker"),
+            "loopback addresses, which executors on other machines cannot reach",
+            "addresses that all nodes reach",
+            severity="warning",
+        )
 
 
 def _secrets(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -242,24 +341,28 @@ def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
     try:
         secret.reveal()
     except BadReference as error:
-        yield UnlocatedDiagnostic(path, error.message.removesuffix("."), severity="warning")
+        yield UnlocatedDiagnostic(path, error.message.removesuffix("."), severity="warning", depends_on=())
         return
     if secret.is_open():
-        yield UnlocatedDiagnostic(path, "the file is world-readable", "mode 0600", severity="warning")
+        yield UnlocatedDiagnostic(path, "the file is world-readable", "mode 0600", severity="warning", depends_on=())
 
 
 RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     check_source,
+    check_topics_of_entries,
     _state,
     check_dead_letters,
+    check_hot_store,
     _storage,
     _run,
+    _spark,
     _secrets,
 )
 
 # Rules for the main tables and for the tables of each branch.
 BRANCH_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     _template,
+    _catalog_table,
     _route,
     _widening,
     _table_path,
@@ -267,6 +370,7 @@ BRANCH_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     check_transform,
     check_results,
     _tables,
+    check_txn,
     check_masks,
     _keys,
     check_maintenance,

@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.errors import UsageError
 from headrace.spec.decode import MsgpackFormat, ProtobufFormat
-from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
+from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.model import Spec
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.yaml_reader import Path
+from headrace.validate.certificates import CERTIFICATES, check_tls, is_certificate
+from headrace.validate.danube_source import check_danube
+from headrace.validate.files_source import check_files_source
+from headrace.validate.http_source import check_http
+from headrace.validate.otlp_source import check_otlp
+from headrace.validate.rivven_source import check_rivven
+from headrace.validate.start import check_topics_and_start
 
 _KAFKA: Path = ("source", "kafka")
-_CERTIFICATES = "PEM text or ${file:…}, certificates only"
 
 
 def check_source(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Check the source and the schemas of its records."""
-    for rule in (_connection, _certificates, _registry, _schema_file, _avro_files, _topics):
+    for rule in SOURCE_RULES:
         yield from rule(spec)
 
 
+def _kafka_path(spec: Spec) -> Path:
+    return tuple(spec.source.kafka_key.split("."))
+
+
 def _connection(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    kafka = spec.source.kafka
+    kafka, here = spec.source.read_from_kafka, _kafka_path(spec)
     if kafka is None:
         return
     if kafka.tls is None and not kafka.plaintext and not kafka.stays_here:
         message = "an unencrypted connection to a broker on another host"
-        yield UnlocatedDiagnostic((*_KAFKA, "brokers"), message, "tls, or plaintext: true")
+        security = ((*here, "tls"), (*here, "plaintext"))
+        yield UnlocatedDiagnostic((*here, "brokers"), message, "tls, or plaintext: true", depends_on=security)
     if kafka.tls is not None and kafka.plaintext:
-        yield UnlocatedDiagnostic((*_KAFKA, "plaintext"), "conflicts with tls", "only one of them")
-
-
-def _is_certificate(text: str) -> bool:
-    return "-----BEGIN CERTIFICATE-----" in text and "PRIVATE KEY" not in text
+        yield UnlocatedDiagnostic((*here, "plaintext"), "conflicts with tls", "only one of them")
 
 
 def _certificates(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    tls = spec.source.kafka.tls if spec.source.kafka else None
-    if tls is None:
+    kafka, here = spec.source.read_from_kafka, _kafka_path(spec)
+    if kafka is None:
         return
-    here = (*_KAFKA, "tls")
-    for name in ("ca", "certificate"):
-        text = getattr(tls, name)
-        if text is not None and not _is_certificate(text):
-            yield UnlocatedDiagnostic((*here, name), "no certificate", _CERTIFICATES)
-    if (tls.certificate is None) != (tls.key is None):
-        yield UnlocatedDiagnostic(here, "only one of certificate and key", "both or neither")
-    if tls.key is None and tls.key_password is not None:
-        yield UnlocatedDiagnostic((*here, "key_password"), "key_password without key", "key_password together with key")
+    if kafka.sasl is not None and kafka.sasl.ca is not None and not is_certificate(kafka.sasl.ca):
+        yield UnlocatedDiagnostic((*here, "sasl", "ca"), "no certificate", CERTIFICATES, depends_on=())
+    if kafka.tls is not None:
+        yield from check_tls(kafka.tls, (*here, "tls"))
 
 
 def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -59,13 +61,15 @@ def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     encrypted = registry.url.startswith("https://")
     if not encrypted and not registry.plaintext and not registry.stays_here:
         message = "an unencrypted connection to a registry on another host"
-        yield UnlocatedDiagnostic((*here, "url"), message, "https://, or plaintext: true")
+        yield UnlocatedDiagnostic(
+            (*here, "url"), message, "https://, or plaintext: true", depends_on=((*here, "plaintext"),)
+        )
     if encrypted and registry.plaintext:
         yield UnlocatedDiagnostic((*here, "plaintext"), "conflicts with https://", "only one of them")
     if (registry.username is None) != (registry.password is None):
         yield UnlocatedDiagnostic(here, "only one of username and password", "both or neither")
-    if registry.ca is not None and not _is_certificate(registry.ca):
-        yield UnlocatedDiagnostic((*here, "ca"), "no certificate", _CERTIFICATES)
+    if registry.ca is not None and not is_certificate(registry.ca):
+        yield UnlocatedDiagnostic((*here, "ca"), "no certificate", CERTIFICATES, depends_on=())
 
 
 def _schema_file(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -120,24 +124,21 @@ def _avro_files(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
 
 def _topics(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    kafka = spec.source.kafka
-    if kafka is None:
-        return
-    topics = kafka.topics or ()
-    for index, topic in enumerate(topics):
-        if topic in topics[:index]:
-            yield UnlocatedDiagnostic((*_KAFKA, "topics", index), f"duplicate topic '{topic}'", "unique topics")
-    if isinstance(kafka.start, str) or kafka.start.offsets is None:
-        return
-    here = (*_KAFKA, "start", "offsets")
-    if any(isinstance(item, int) for item in kafka.start.offsets.values()):
-        if len(topics) != 1:
-            yield UnlocatedDiagnostic(
-                here, "offsets without a topic", "{orders: {0: 12}}, unless there is exactly one topic"
-            )
-        return
-    for topic in kafka.start.offsets:
-        if topics and topic not in topics:
-            yield UnlocatedDiagnostic(
-                (*here, topic), "topic is not read by the pipeline", ", ".join(topics), closest(topic, topics)
-            )
+    if spec.source.kafka is not None:
+        yield from check_topics_and_start(spec.source.kafka.topics or (), spec.source.kafka.start, _KAFKA)
+
+
+# Rules for the format of the records, which an entry of `topics` may have of its own.
+DECODE_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (_registry, _schema_file, _avro_files)
+
+SOURCE_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
+    _connection,
+    _certificates,
+    *DECODE_RULES,
+    _topics,
+    check_rivven,
+    check_danube,
+    check_http,
+    check_otlp,
+    check_files_source,
+)

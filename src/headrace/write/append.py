@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -32,14 +32,14 @@ class AppendWriter:
         log_writer.checkpoints = checkpoints
 
     @classmethod
-    def open(cls, store: Store, pipeline: str) -> AppendWriter:
-        """Open a table at its newest version; its state is None if there is no table."""
+    def open(cls, store: Store, pipeline: str, foreign: Iterable[str] = ()) -> AppendWriter:
+        """Open a table at its newest version, with these txns of another writer; its state is None without a table."""
 
         def blocker(state: TableState) -> str | None:
             check_txns_last(store.uri, state)
             return append_blocker(state)
 
-        return cls(LogWriter.open(store, txn_names(pipeline), blocker))
+        return cls(LogWriter.open(store, txn_names(pipeline), blocker, foreign))
 
     @property
     def state(self) -> TableState | None:
@@ -61,17 +61,21 @@ class AppendWriter:
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """Commit a batch to the table; skipped if the table already has the batch's txn."""
         if any(file.table != table.path for file in table.files):
-            raise AssertionError(f"{table.path}: a direct commit needs files that are staged in the table's folder")
-        txns, info = intent.txns(), batch_account(intent, table.plan)
+            raise AssertionError(f"{table.path}: a direct commit needs files that are staged in the table's directory")
+        txns, info = {**intent.txns(), **table.foreign_txns()}, batch_account(intent, table.attempt)
+        foreign = {name: before for name, (before, _) in table.foreign.items()}
         replaces = _replaced_files(table) if table.replaces else None
+        self.log_writer.watch(foreign)
         if not table.create:
             return self.log_writer.append(
-                table.files, txns, info, schema=table.schema, table_id=table.table_id, instead=replaces
+                table.files, txns, info, schema=table.schema, table_id=table.table_id, instead=replaces, foreign=foreign
             )
         receipt = self.log_writer.create(
             table.schema, table.partition_by, table.properties, table.table_id, table.files, txns, info
         )
-        return receipt or self.log_writer.append(table.files, txns, info, schema=table.schema, instead=replaces)
+        return receipt or self.log_writer.append(
+            table.files, txns, info, schema=table.schema, instead=replaces, foreign=foreign
+        )
 
 
 def _replaced_files(table: TableIntent) -> Callable[[File], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -78,8 +78,14 @@ class TableIntent:
     replaces: tuple[str, ...] = ()  # the partition folders that the files replace; ALL: the whole table
     cluster_by: tuple[str, ...] = ()  # clustering columns of a new table
     version: int = -1  # of the table when the batch was planned; -1: no table
-    plan: int = 0  # number of the plan that has this part; a later plan keeps committed parts
+    attempt: int = 0  # number of the attempt that has this part; a later attempt keeps committed parts
     constraints: tuple[str, ...] = ()  # that the rows were checked against
+    foreign: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Txns of kafka-delta-ingest by name: the version before the commit (-1: none), and the one that it sets."""
+
+    def foreign_txns(self) -> dict[str, int]:
+        """The txns of kafka-delta-ingest that the commit changes."""
+        return {name: after for name, (before, after) in self.foreign.items() if after != before}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Intent:
     replay: ReplayInput | None = None  # of a replay
     reread: tuple[Range, ...] = ()  # of a refill or reingest: the ranges that are read again for one table
     reingested: tuple[str, ...] = ()  # of a reingest: the lost files of that table, by their first path
-    plan: int = 0  # how often the batch was planned again, because its files did not fit a table
+    attempt: int = 0  # how often the batch was staged again, because its files did not fit a table
     retention_time: datetime = EPOCH  # tombstones expire by this time, which the ledger proves, not by `started`
     resumed: datetime = EPOCH  # the time of the ledger when the run started: tombstone retention starts there, or later
     kind: IntentKind = IntentKind.BATCH
@@ -154,6 +160,7 @@ class Intent:
                     "replaces": tuple(item.get("replaces", ())),
                     "cluster_by": tuple(item.get("cluster_by", ())),
                     "constraints": tuple(item.get("constraints", ())),
+                    "foreign": {name: (before, after) for name, (before, after) in item.get("foreign", {}).items()},
                     "files": tuple(map(staged_file, item["files"])),
                     "merging": MergeRules.of(item["merging"]) if item.get("merging") else None,
                 }

@@ -82,7 +82,7 @@ class LeasedWriter:
 
     def _write(self, table: TableIntent, intent: Intent) -> None:
         # The txns of the partitions are in the account, as a write of Spark has room for one txn only.
-        account = {**batch_account(intent, table.plan), "txns": intent.txns()}
+        account = {**batch_account(intent, table.attempt), "txns": intent.txns()}
         account |= {"rows": sum(file.rows for file in table.files), "read_version": self._known().version}
         if table.merging is None:
             text = json.dumps({"headrace": account})
@@ -160,7 +160,7 @@ class LeasedWriter:
 
     def _known(self) -> TableState:
         if self.state is None:
-            raise table_stop(TableGone, f"The table {self._store.uri} is gone.")
+            raise table_stop(TableGone, f"The table {self._store.uri} no longer exists.")
         return self.state
 
     def _reload(self) -> None:
@@ -189,7 +189,7 @@ class LeasedWriter:
         if number > intent.batch:
             raise Fenced(
                 f"The table {table.path} already has batch {number}; this instance is at batch {intent.batch}.",
-                hint="Another instance of the pipeline has continued; this one must not write.",
+                hint="Another instance of the pipeline has taken over; this one must not write.",
             )
 
     def _check_fits(self, schema_json: str, state: TableState) -> None:
@@ -208,7 +208,7 @@ def _losses(have: Any, want: Any, path: str) -> Iterator[str]:
             if item.name in types:
                 yield from _losses(types[item.name], item.type, below)
             else:
-                yield f"column {below} is gone"
+                yield f"column {below} was dropped"
     elif pa.types.is_map(have) and pa.types.is_map(want):
         yield from _losses(have.item_type, want.item_type, path)
     elif pa.types.is_list(have) and pa.types.is_list(want):

@@ -33,7 +33,7 @@ from headrace.write.intent import MergeRules
 
 Partition = tuple[str, int]  # a topic and the number of its partition
 Truncates = Mapping[Partition, tuple[int, datetime]]  # by partition: offset and time of its last truncate
-Bounds = Sequence[tuple[str, str, str]]  # a key column, and literals of the lowest and highest value in the batch
+KeyBounds = Sequence[tuple[str, str, str]]  # a key column, and literals of the lowest and highest value in the batch
 
 # Outcomes of a stored row that a change matches: deleted, replaced as a whole, or updated in some columns.
 DELETE_ROW, REPLACE_ROW, UPDATE_ROW = "delete", "replace", "update"
@@ -41,7 +41,7 @@ DELETE_ROW, REPLACE_ROW, UPDATE_ROW = "delete", "replace", "update"
 # Columns that a merge adds.
 UNTIL = "_headrace_until"  # of a tombstone: when it expires
 NTH, CUT, COUNT, FRESH = "_headrace_nth", "_headrace_cut", "_headrace_count", "_headrace_fresh"
-DELETED_AT = ("_headrace_gone_in", "_headrace_gone_at")  # partition and offset
+DELETED_AT = ("_headrace_deleted_partition", "_headrace_deleted_offset")  # partition and offset
 
 
 def later(*sources: Truncates) -> Truncates:
@@ -53,7 +53,8 @@ def later(*sources: Truncates) -> Truncates:
     return last
 
 
-def _backticked(name: str) -> str:
+def quote_identifier(name: str) -> str:
+    """Quote an identifier for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -61,7 +62,7 @@ def _backticked(name: str) -> str:
 class MergeDialect:
     """The SQL of an engine where engines differ."""
 
-    quote: Callable[[str], str] = _backticked
+    quote: Callable[[str], str] = quote_identifier
     newest: str = "max_by"
     oldest: str = "min_by"
     instant: str = "TIMESTAMP_LTZ"
@@ -89,7 +90,9 @@ class MergeSql:
 
     # ---- statements ----
 
-    def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+    def statement(
+        self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds = ()
+    ) -> str:
         """The MERGE statement."""
         clauses = ((f"WHEN MATCHED AND {when} THEN", outcome) for outcome, when in self._outcomes())
         lines = [
@@ -103,11 +106,11 @@ class MergeSql:
             lines.append(f"WHEN NOT MATCHED BY SOURCE AND ({self._truncated_row()}) THEN DELETE")
         return "\n".join(lines)
 
-    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds = ()) -> str:
         """The rows to join with the rows of `target`."""
         return self.winners(changes, tombstones, now, bounds)
 
-    def winners(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+    def winners(self, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds = ()) -> str:
         """One row per key: its last change, or its partial updates combined."""
         live = self._live(changes, tombstones, now, bounds)
         if self.merging.partial:
@@ -138,7 +141,7 @@ class MergeSql:
 
     # ---- the winning changes ----
 
-    def _live(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
+    def _live(self, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds) -> str:
         """The changes that no later delete or truncate, of this batch or an earlier one, makes obsolete."""
         conditions = [f"{self._op('c')} <> '{TRUNCATE}'"]
         if last := later(self.truncates or {}, self.past or {}):
@@ -300,7 +303,7 @@ class MergeSql:
     def _same(self, left: str, right: str) -> list[str]:
         return [f"{self._name(left, key)} = {self._name(right, key)}" for key in self.merging.keys]
 
-    def _within(self, row: str, bounds: Bounds) -> list[str]:
+    def _within(self, row: str, bounds: KeyBounds) -> list[str]:
         lists = [f"{self._name(row, key)} IN ({', '.join(values)})" for key, values in self.partitions.items()]
         ranges = [f"{self._name(row, key)} >= {low} AND {self._name(row, key)} <= {high}" for key, low, high in bounds]
         return [*lists, *ranges]

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from headrace.delta.log import EPOCH, newest_version
 from headrace.delta.snapshot import open_at
-from headrace.errors import Conflict, StorageUnreachable
+from headrace.errors import CommitConflict, StorageUnreachable
 from headrace.storage.store import Store
 
 DAY = "date"  # the partition column of dead letters
@@ -93,6 +93,6 @@ def _named_errors(store: Store) -> Iterator[None]:
         yield
     except DeltaError as error:
         cause = str(error).strip().splitlines()[0][:300]
-        raise Conflict(f"{store.uri}: expired rows cannot be deleted: {cause}", hint="Run again.") from error
+        raise CommitConflict(f"{store.uri}: expired rows cannot be deleted: {cause}", hint="Run again.") from error
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: {str(error).strip().splitlines()[0][:300]}") from error

@@ -25,7 +25,7 @@ from datetime import datetime
 from headrace.delta.schema import SOURCE
 from headrace.stage.change_schema import DELETE, PUT
 from headrace.write.intent import Scd2Columns
-from headrace.write.merge_sql import DELETE_ROW, REPLACE_ROW, UNTIL, Bounds, MergeSql
+from headrace.write.merge_sql import DELETE_ROW, REPLACE_ROW, UNTIL, KeyBounds, MergeSql
 
 # Columns of events.
 TIME, OP = "_headrace_at", "_headrace_op"  # the sequence, and put or delete
@@ -45,7 +45,7 @@ KIND, OBSOLETE, CHANGED = "_headrace_kind", "_headrace_obsolete", "_headrace_cha
 class Scd2Sql(MergeSql):
     """The SQL for one SCD2 table; `columns` include those of its validity."""
 
-    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds = ()) -> str:
         """A row for each state of the batch's keys, and one for each stored row that is no longer a state.
 
         The CROSS JOIN gives each event two rows: KIND 0 becomes a state, KIND 1 marks a stored row as obsolete.
@@ -53,8 +53,8 @@ class Scd2Sql(MergeSql):
         runs = self._runs(self._unique(self._events(target, changes, tombstones, now, bounds)))
         names, obsolete, is_last = self._scd2, f"{self._name('w', KIND)} = 1", self._name("c", IS_LAST)
         following = f"lead({self._name('c', FIRST)}) OVER ({self._by_key('c')}, {is_last} ORDER BY {self._time})"
-        starts = f"{self._is_put('c')} AND {self._name('c', STARTS_STATE)} = 1"
-        state = self._and((f"{is_last} = 1", self._is_put("c"), f"NOT ({obsolete})"))
+        starts = f"{self._put_condition('c')} AND {self._name('c', STARTS_STATE)} = 1"
+        state = self._and((f"{is_last} = 1", self._put_condition("c"), f"NOT ({obsolete})"))
         no_state = self._and((f"{self._name('c', STARTS_ROW)} = 1", f"NOT ({starts})", obsolete))
         values = {
             names.valid_from: f"CASE WHEN {obsolete} THEN {self._time} ELSE {self._name('c', FIRST)} END",
@@ -88,7 +88,7 @@ class Scd2Sql(MergeSql):
 
     # ---- events ----
 
-    def _events(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
+    def _events(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: KeyBounds) -> str:
         """All events of the batch's keys."""
         events = [self._change_events(f"{changes} AS c", "c", self._record_columns, ())]
         if tombstones is not None:
@@ -116,7 +116,7 @@ class Scd2Sql(MergeSql):
         where = f" WHERE {self._and(conditions)}" if conditions else ""
         return f"SELECT {', '.join((*values, *self._as(event)))} FROM {rows}{where}"
 
-    def _row_events(self, target: str, changes: str, bounds: Bounds) -> str:
+    def _row_events(self, target: str, changes: str, bounds: KeyBounds) -> str:
         """Up to three events of each stored row: KIND 0 its last change, 1 its start, 2 its end."""
         start, end = self._name("t", self._scd2.valid_from), self._name("t", self._scd2.valid_to)
         last, kind = self._name("t", self._sequence), self._name("w", KIND)
@@ -143,7 +143,7 @@ class Scd2Sql(MergeSql):
         where = self._and((f"({exists})", *self._of_batch("t", changes, bounds)))
         return f"SELECT {', '.join((*values, *self._as(event)))} FROM {rows} WHERE {where}"
 
-    def _of_batch(self, row: str, changes: str, bounds: Bounds) -> list[str]:
+    def _of_batch(self, row: str, changes: str, bounds: KeyBounds) -> list[str]:
         same = self._and(self._same("k", row))
         return [*self._within(row, bounds), f"EXISTS (SELECT 1 FROM {changes} AS k WHERE {same})"]
 
@@ -191,11 +191,11 @@ class Scd2Sql(MergeSql):
             f"{self._name('c', name)} IS NOT DISTINCT FROM lag({self._name('c', name)}) OVER ({in_order})"
             for name in self._scd2.track
         )
-        return self._and((self._is_put("c"), after_put, *same))
+        return self._and((self._put_condition("c"), after_put, *same))
 
     # ---- parts of SQL ----
 
-    def _is_put(self, row: str) -> str:
+    def _put_condition(self, row: str) -> str:
         return f"{self._name(row, OP)} = '{PUT}'"
 
     @property

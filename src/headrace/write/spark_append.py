@@ -12,10 +12,11 @@ import pyarrow as pa
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.type_widening import widens
-from headrace.errors import Conflict, PipelineStopped, TableChanged
+from headrace.errors import CommitConflict, PipelineStopped, TableChanged
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.write.intent import TableIntent
+from headrace.write.merge_sql import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +34,10 @@ class SparkAppend:
 
     @property
     def session(self) -> SparkSession:
-        """The pipeline's Spark session."""
-        return self._get_spark()
+        """The pipeline's Spark session, with access to the table's storage."""
+        spark = self._get_spark()
+        self.store.configure_spark(spark)
+        return spark
 
     def append(self, table: TableIntent, schema: pa.Schema, txn: tuple[str, int], user_metadata: str) -> None:
         """Append the staged files; Delta skips the write if the table already has the txn."""
@@ -130,11 +133,6 @@ def ddl(schema: pa.Schema) -> str:
     return ", ".join(f"{quote_identifier(item.name)} {type_name(item.type)}" for item in schema)
 
 
-def quote_identifier(name: str) -> str:
-    """Quote an identifier for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _named(error: Exception, uri: str) -> PipelineStopped:
     """The error of Headrace for an error of Spark. A violated constraint needs a decision, so it is not retried."""
     text, cause = str(error), spark_cause(str(error))
@@ -145,7 +143,7 @@ def _named(error: Exception, uri: str) -> PipelineStopped:
             hint="Relax the constraint and run again; transform.where filters such rows from later batches.",
         )
     if "DELTA_CONCURRENT" in text or "Concurrent" in str(condition):
-        return Conflict(
+        return CommitConflict(
             f"{uri}: another writer committed at the same time: {cause}", hint="Run again when the writer has finished."
         )
     if condition or any(word in text for word in _MISREAD):

@@ -12,8 +12,8 @@ import pyarrow as pa
 from headrace.delta.partition_keys import partitions_in
 from headrace.delta.staged_file import StagedFile
 from headrace.stage.change_schema import TRUNCATE
-from headrace.write.merge_sql import SPARK, Bounds
-from headrace.write.spark_append import SparkAppend, ddl, quote_identifier
+from headrace.write.merge_sql import SPARK, KeyBounds, quote_identifier
+from headrace.write.spark_append import SparkAppend, ddl
 from headrace.write.staged_changes import MANY_ROWS, StagedChanges
 from headrace.write.tombstones import may_contain
 
@@ -46,6 +46,7 @@ class SparkMerge:
         session, tombstones = self._own_session(), changes.tombstones
         self._spark.read_staged(session, changes.table.files, changes.staged_schema).createOrReplaceTempView("changes")
         if changes.tombstone_files:
+            tombstones.store.configure_spark(session)
             paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in changes.tombstone_files]
             session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
         statement = changes.sql(SPARK, _batch_partitions(changes)).statement(
@@ -102,7 +103,7 @@ def partition_literals(keys: pa.Table) -> dict[str, list[str]]:
     return literals
 
 
-def key_bounds(files: Sequence[StagedFile], schema: pa.Schema, keys: Sequence[str]) -> Bounds:
+def key_bounds(files: Sequence[StagedFile], schema: pa.Schema, keys: Sequence[str]) -> KeyBounds:
     """The lowest and highest value of each key as literals of Spark, for keys with statistics in all files."""
     stats = [json.loads(file.stats, parse_float=Decimal) for file in files]
     bounds = ((key, _lowest_highest(stats, key), _literal(schema.field(key).type)) for key in keys)

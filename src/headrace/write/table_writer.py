@@ -1,4 +1,4 @@
-"""The interface of table writers, and the account of a batch that each of their commits carries.
+"""The interface of table writers, and the counts of a batch that each of their commits carries.
 
 `AppendWriter` commits staged files directly; `LeasedWriter` merges them, or lets Spark append them, under the lease.
 """
@@ -44,8 +44,8 @@ class TableWriter(Protocol):
         ...
 
 
-def batch_account(intent: Intent, plan: int = 0) -> dict[str, Any]:
-    """The account of a batch: the same in each of its commits, except for the number of the plan."""
+def batch_account(intent: Intent, attempt: int = 0) -> dict[str, Any]:
+    """The counts and ranges of a batch: the same in each of its commits, except for the attempt."""
     restored = {
         "reread": [[item.topic, item.partition, item.start, item.until] for item in intent.reread],
         "reingested": list(intent.reingested),
@@ -56,7 +56,7 @@ def batch_account(intent: Intent, plan: int = 0) -> dict[str, Any]:
         "spec": intent.digest,
         "ranges": [[item.topic, item.partition, item.start, item.until] for item in intent.ranges],
         **intent.counts.records(),
-        **({"plan": plan} if plan else {}),
+        **({"attempt": attempt} if attempt else {}),
         # Rows that the commit restores to the table, so that no later refill or reingest restores them again.
         **{name: value for name, value in restored.items() if value},
     }

@@ -103,8 +103,8 @@ class TableMerge:
             raise TxnMismatch(
                 f"{self._store.uri}: the tombstones at {tombstones.store.uri} are missing: a change that arrives late "
                 "could bring a deleted row back.",
-                hint="Restore the state folder, or run `headrace resume SPEC --accept-lost-ledger` to continue without "
-                "them.",
+                hint="Restore the state directory, or run `headrace resume SPEC --accept-lost-ledger` to continue "
+                "without them.",
             )
         return tombstones
 

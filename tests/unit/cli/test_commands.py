@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ from rich.console import Console
 
 from headrace.cli import main
 from headrace.cli.output import EventOutput, fitting, sentence
+from headrace.cli.run import STARTING
 from headrace.delta.features import WRITER
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
@@ -27,6 +30,7 @@ from headrace.dev.kafka import free_ports
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.lease import Lease
 from headrace.plan.accounting import Counts
+from headrace.runtime import session
 from headrace.source.ranges import Range
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
@@ -128,7 +132,7 @@ def test_the_schema_is_json_on_stdout(cli: Run):
 # ---- preview ----
 
 
-def test_preview_of_stdin_shows_rows_letters_and_the_account(cli: Run):
+def test_preview_of_stdin_shows_rows_dead_letters_and_the_account(cli: Run):
     code, out, err = cli("preview", "web.yaml", "-", stdin=b'{"id": 1, "name": "a"}\n\n{"id": 2}\nnot json\n')
     assert (code, err) == (0, "")
     assert "/lake/web does not exist yet." in " ".join(out.split())  # wrapped where the path is long
@@ -185,6 +189,12 @@ def test_every_pipeline_of_a_file_sees_the_same_payloads(cli: Run):
     ]
 
 
+def test_a_preview_shows_nulls_as_sql_does(cli: Run):
+    code, out, _ = cli("preview", "web.yaml", "-", stdin=b'{"id": 1, "name": "x"}\n{"id": 2}\n')
+    assert code == 0
+    assert re.findall(r"^  name +(.*)$", out, re.MULTILINE) == ["x", "NULL"]
+
+
 def test_an_existing_table_lends_its_columns(cli: Run):
     write_deltalake("lake/web", pa.table({"id": pa.array([1], pa.int32()), "name": pa.array(["x"])}))
     code, out, _ = cli("preview", "web.yaml", "-", "--json", stdin=b'{"id": 5000000000}\n{"id": 5}')
@@ -231,6 +241,21 @@ def test_preview_starts_no_java_and_imports_no_spark(cli: Run):
     assert (done.returncode, done.stderr) == (0, "clean")
 
 
+def test_spark_does_not_stay_behind_an_error_before_the_start(cli: Run):
+    """A continuous run starts Spark at once, before the specs are known to run together."""
+    users = _users_of_spark()
+    assert cli("run", "web.yaml", "web.yaml")[0] == 2
+    starting = [thread for thread in threading.enumerate() if thread.name == "start of Spark"]
+    for thread in starting:
+        thread.join(60)
+    assert _users_of_spark() == users
+
+
+def _users_of_spark() -> int:
+    """Users of the session of this process: the fixture `spark` of an earlier test may be one."""
+    return session._shared.users if session._shared else 0
+
+
 # ---- status and resume ----
 
 
@@ -274,7 +299,7 @@ def test_status_of_a_running_pipeline_names_its_holder(cli: Run):
     assert "not running" in cli("status", "web.yaml")[1]
 
 
-def test_status_tells_of_a_batch_that_was_begun_and_not_booked(cli: Run):
+def test_status_tells_of_a_batch_that_was_open_and_not_recorded(cli: Run):
     _booked(book=False)
     assert lines(cli("status", "web.yaml", "--json")[1])[0]["open_batch"] == 1
     assert "batch 1 is unfinished; the next run completes it first" in cli("status", "web.yaml")[1]
@@ -293,7 +318,7 @@ def test_resume_without_a_cause_says_so_and_changes_nothing(cli: Run):
     assert Ledger.open(_state(), "web").batch == 1
 
 
-def test_resume_of_a_replaced_topic_is_booked(cli: Run):
+def test_resume_of_a_replaced_topic_is_recorded(cli: Run):
     _booked()
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("records: 40", "records: 40, seed: 2"))
     code, out, _ = cli("resume", "web.yaml", "--accept-replaced-topic", "--json")
@@ -428,6 +453,29 @@ def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, 
     assert ("is merged by Spark, which is slower" in out) == bool(constraint)
 
 
+def test_check_online_says_what_to_do_about_an_error(cli: Run):
+    source = "files: {path: ./landing}"
+    Path("web.yaml").write_text(GENERATE.format(name="web").replace("generate: {records: 40, partitions: 2}", source))
+    assert source in Path("web.yaml").read_text()
+    code, out, _ = cli("check", "web.yaml", "--online")
+    assert code == 1
+    assert "/landing does not exist. Create it, or correct source.files.path, then run again.\n" in out
+    assert "expected" not in out
+
+
+def test_a_wrong_end_of_a_run_is_refused_before_anything_starts(cli: Run):
+    code, out, err = cli("run", "web.yaml", "--until", "lates")
+    assert (code, out) == (2, "")
+    assert err == "headrace: UsageError: --until: invalid value: 'lates'. Use latest, or omit it to run continuously.\n"
+
+
+def test_init_names_the_options_of_an_invalid_spec(cli: Run):
+    code, _, err = cli("init", "orders", "--brokers", "localhost")
+    assert code == 2
+    assert "UsageError: source.kafka.brokers: 'localhost'; expected: host:port" in err
+    assert "Options set these keys: --brokers, " in err
+
+
 def test_check_online_finds_a_state_folder_it_cannot_write(cli: Run):
     Path("lake").write_text("not a folder")
     code, out, _ = cli("check", "web.yaml", "--online", "--json")
@@ -466,6 +514,7 @@ EVENTS: list[dict[str, Any]] = [
     },
     {"event": "retry", "pipeline": "orders", "error": "BrokerUnreachable", "seconds": 2, "message": "no answer"},
     {"event": "error", "pipeline": "orders", "error": "SourceGap", "message": "Offsets are gone.", "hint": "Decide."},
+    {"event": "source_file", "pipeline": "orders", "state": "changed", "path": "a.csv", "message": "Changed."},
 ]
 
 
@@ -477,6 +526,7 @@ def test_events_are_sentences():
         "orders: batch 7: read 1,234,567 = routed 1,234,500 + dead 60 + filtered 7; 2 tables, 1.50 s",
         "orders: BrokerUnreachable: no answer. Retrying in 2 s.",
         "orders: stopped: SourceGap. Offsets are gone. Decide.",
+        "orders: a.csv: Changed.",
     ]
 
 
@@ -504,7 +554,7 @@ def _held(since: datetime) -> dict[str, Any]:
     return {**EVENTS[2], "lag": 0, "lag_reason": "open_transaction", "open_transaction": transaction}
 
 
-def test_a_hanging_transaction_is_told_once_and_stays_in_the_live_line():
+def test_a_hanging_transaction_is_reported_once_and_stays_in_the_live_line():
     show = EventOutput(False)
     show.console = Console(file=(screen := io.StringIO()), width=200, highlight=False)
     show(_held(datetime.now(UTC)))
@@ -542,3 +592,31 @@ def test_people_read_on_stderr(capsys: pytest.CaptureFixture[str]):
     assert out == ""
     assert "starting [bold]" in err
     assert "progress" not in err
+
+
+def test_pauses_and_restarts_are_printed_and_figures_are_not(capsys: pytest.CaptureFixture[str]):
+    states = [("starting", None), ("running", None), ("paused", None), ("running", None), ("restarting", "SparkExited")]
+    states += [("starting", None), ("running", None), ("stopped", "drained")]
+    with EventOutput(False) as show:
+        show({"event": "table_files", "pipeline": "orders", "table": "/lake/a", "small_files": 2, "small_bytes": 10})
+        for state, reason in states:
+            show({"event": "state", "pipeline": "orders", "state": state, "reason": reason})
+    expected = ["orders: paused", "orders: running", "orders: restarting: SparkExited", "orders: running"]
+    assert capsys.readouterr().err.splitlines() == expected
+
+
+def test_downloads_and_a_second_start_of_spark_are_printed(capsys: pytest.CaptureFixture[str]):
+    with EventOutput(False, announced=STARTING) as show:
+        for text in (STARTING, "Downloading 46 jars", STARTING):
+            show({"event": "setup", "pipeline": "orders", "text": text})
+    assert capsys.readouterr().err.splitlines() == ["orders: Downloading 46 jars", "orders: Starting Spark…"]
+
+
+def test_a_preview_of_nothing_says_how_to_get_records(cli: Run, tmp_path: Path) -> None:
+    spec = "pipeline: web\nsource: {http: {topics: [orders]}}\ntable: {path: ./lake/orders}\n"
+    (tmp_path / "web.yaml").write_text(spec)
+    code, out, _ = cli("preview", "web.yaml")
+    assert code == 0
+    assert "Nothing was received yet: run `headrace receive` or `headrace run`" in out
+    _, out, _ = cli("preview", "web.yaml", "--from", "2026-01-31T12:00:00Z")
+    assert "no records since 2026-01-31T12:00:00Z" in out

@@ -15,7 +15,7 @@ from headrace.cli import dead_letters, main
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from services.clocks import DAY, clock
-from services.desk import Desk, no_spark
+from services.in_process_pipeline import Harness, no_spark
 from services.plans import spec_of
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]
@@ -24,20 +24,20 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def harness(tmp_path: Path) -> Harness:
     """Two misfits, one that would command a terminal, one without a route."""
-    desk = Desk(tmp_path, {"tables": STRICT})
-    desk.feed(
+    harness = Harness(tmp_path, {"tables": STRICT})
+    harness.feed(
         [{"id": "x1", "kind": "alpha"}, {"id": 2, "kind": "beta"}, {"id": "x2", "kind": "alpha"}, NASTY, {"id": 5}]
     )
-    desk.write_spec()
-    return desk
+    harness.write_spec()
+    return harness
 
 
 @pytest.fixture
-def cli(desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def cli(harness: Harness, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`headrace dead-letters COMMAND shop.yaml …`: exit code, stdout, stderr."""
-    monkeypatch.chdir(desk.folder)
+    monkeypatch.chdir(harness.folder)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("headrace.pipeline.spark_session.SharedSession.get", no_spark)
 
@@ -54,7 +54,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_list_groups_and_counts(cli: Run, desk: Desk):
+def test_list_groups_and_counts(cli: Run, harness: Harness):
     code, out, _ = cli("list")
     assert code == 0
     assert out.startswith("shop: 4 dead letters\n         2  type · decode · ")
@@ -66,7 +66,7 @@ def test_list_groups_and_counts(cli: Run, desk: Desk):
     ]
     assert summary == {"event": "summary", "pipeline": "shop", "dead_letters": 3, "groups": 2}
     assert lines(cli("list", "--json", "--table", "alpha")[1])[-1]["dead_letters"] == 2
-    assert lines(cli("list", "--json", "--table", f"{desk.folder}/lake/alpha")[1])[-1]["dead_letters"] == 2
+    assert lines(cli("list", "--json", "--table", f"{harness.folder}/lake/alpha")[1])[-1]["dead_letters"] == 2
     assert cli("list", "--since", "2100-01-01T00:00:00Z")[1] == "shop: no dead letters\n"
 
 
@@ -98,13 +98,13 @@ def test_show_gives_bytes_as_text_and_hex_and_obeys_none_of_them(cli: Run):
     assert "the first 4" in cli("show", "orders/0/3", "--bytes", "4")[1]
 
 
-def test_show_has_the_columns_that_letters_were_given(cli: Run, desk: Desk):
+def test_show_has_the_columns_that_dead_letters_were_given(cli: Run, harness: Harness):
     [shown] = lines(cli("show", "orders/0/3", "--json")[1])
     assert shown["columns"] == {}
     made = {"twice": '"offset" * 2', "raw": "value", "absent": "CAST(NULL AS VARCHAR)"}
-    desk.options["dead_letters"] = {"transform": [{"set": made}]}
-    desk.write_spec()
-    desk.feed([NASTY])
+    harness.options["dead_letters"] = {"transform": [{"set": made}]}
+    harness.write_spec()
+    harness.feed([NASTY])
     [shown] = lines(cli("show", "orders/0/5", "--json")[1])
     assert (shown["columns"]["twice"], shown["columns"]["absent"]) == (10, None)
     out = cli("show", "orders/0/5")[1]
@@ -115,28 +115,28 @@ def test_show_has_the_columns_that_letters_were_given(cli: Run, desk: Desk):
     assert set(old["columns"].values()) == {None}
 
 
-def test_show_says_where_a_letter_went(cli: Run, desk: Desk):
-    desk.options["tables"] = []
-    desk.write_spec()
+def test_show_says_where_a_dead_letter_went(cli: Run, harness: Harness):
+    harness.options["tables"] = []
+    harness.write_spec()
     code, out, _ = cli("replay", "--reason", "type")
     assert code == 0
-    table = f"{desk.folder}/lake/alpha"
+    table = f"{harness.folder}/lake/alpha"
     assert out.splitlines() == [
         f"shop: {table}: columns inferred from records: id string, kind string",
-        f"shop: plan 1: 2 dead letters = replayed 2 + still dead 0 + filtered 0; 2 rows into {table}",
+        f"shop: replay 1: 2 dead letters = replayed 2 + still dead 0 + filtered 0; 2 rows into {table}",
     ]
-    assert f"UTC: replayed into {desk.folder}/lake/alpha" in cli("show", "orders/0/0/alpha")[1]
+    assert f"UTC: replayed into {harness.folder}/lake/alpha" in cli("show", "orders/0/0/alpha")[1]
     cli("replay")
     assert "UTC: still dead: malformed: " in cli("show", "orders/0/3")[1]
 
 
 @pytest.mark.parametrize("place", ["orders/0/1", "orders/0/99", "nobody/0/0", "orders/0", "0", "orders/0/0/beta"])
-def test_show_of_no_letter_is_refused(cli: Run, place: str):
+def test_show_of_no_dead_letter_is_refused(cli: Run, place: str):
     assert cli("show", place)[0] == 2
 
 
-def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
-    before = sorted(path for path in desk.folder.rglob("*") if path.is_file())
+def test_try_writes_nothing_and_takes_changes(cli: Run, harness: Harness):
+    before = sorted(path for path in harness.folder.rglob("*") if path.is_file())
     code, out, _ = cli("dry-run")
     assert code == 0
     assert out.endswith("processed 4 = rows 0 + still dead 4 + filtered 0; nothing was written\n")
@@ -164,28 +164,28 @@ def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
     [[row]] = [each["rows"] for each in tried if each["rows"]]
     assert row["row"]["id"] in ("x1", "x2")
     assert cli("dry-run", "--set", "limits.deph=3")[0] == 2
-    assert sorted(path for path in desk.folder.rglob("*") if path.is_file()) == before
+    assert sorted(path for path in harness.folder.rglob("*") if path.is_file()) == before
 
 
-def test_replay_counts_by_outcome(cli: Run, desk: Desk):
-    desk.options["tables"] = []
-    desk.write_spec()
+def test_replay_counts_by_outcome(cli: Run, harness: Harness):
+    harness.options["tables"] = []
+    harness.write_spec()
     columns, event, summary = lines(cli("replay", "--json")[1])
     assert (columns["event"], columns["columns"]) == ("columns", {"id": "string", "kind": "string"})
-    assert (event["event"], event["plan"], event["dead_letters"]) == ("replay", 1, 4)
+    assert (event["event"], event["replay"], event["dead_letters"]) == ("replay", 1, 4)
     assert summary["event"] == "summary"
-    assert (summary["plans"], summary["replayed"], summary["still_dead"]) == (1, 2, 2)
+    assert (summary["replays"], summary["replayed"], summary["still_dead"]) == (1, 2, 2)
     assert summary["reasons"] == {"malformed": 1, "unrouted": 1}
     assert cli("replay", "--reason", "type")[1] == "shop: no dead letters to replay\n"
 
 
-def test_replay_while_the_pipeline_runs_exits_with_3(cli: Run, desk: Desk):
-    with Pipeline(desk.spec, no_spark, recovery=StartupRecovery()).take_lease():
+def test_replay_while_the_pipeline_runs_exits_with_3(cli: Run, harness: Harness):
+    with Pipeline(harness.spec, no_spark, recovery=StartupRecovery()).take_lease():
         code, _, err = cli("replay")
     assert (code, "LeaseHeld" in err) == (3, True)
 
 
-def test_purge_shows_asks_and_deletes(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_purge_shows_asks_and_deletes(cli: Run, harness: Harness, monkeypatch: pytest.MonkeyPatch):
     assert cli("purge", "--older-than", "30d")[1].startswith("shop: no dead letters before ")
     monkeypatch.setattr("typer.confirm", lambda text: False)
     today = datetime.now(UTC).date()
@@ -193,14 +193,14 @@ def test_purge_shows_asks_and_deletes(cli: Run, desk: Desk, monkeypatch: pytest.
         assert cli("purge", "--older-than", "30d")[1].startswith("shop: no dead letters before "), (
             "only the clock says so"
         )
-        desk.feed([{"id": 9, "kind": "alpha"}])
+        harness.feed([{"id": 9, "kind": "alpha"}])
     with clock(41 * DAY):
         assert cli("purge", "--older-than", "30d")[1].startswith(f"shop: 4 dead letters of {today} to {today} (")
-        assert len(desk.dead()) == 4
+        assert len(harness.dead()) == 4
         assert cli("purge", "--older-than", "30d", "--json")[0] == 2
         code, out, _ = cli("purge", "--older-than", "30d", "--yes", "--json")
     assert (code, lines(out)[-1]["purged"], lines(out)[-1]["dead_letters"]) == (0, True, 4)
-    assert desk.dead() == []
+    assert harness.dead() == []
     assert cli("list")[1] == "shop: no dead letters\n"
 
 

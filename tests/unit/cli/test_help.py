@@ -20,14 +20,16 @@ from headrace import Table
 from headrace.cli import app, main
 from headrace.cli.examples import EXAMPLES
 from headrace.version import VERSION
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 PROGRAM = Path(sys.executable).parent / "headrace"
+CONFIGS = Path(__file__).parents[1] / "importers" / "configs"
 Run = Callable[..., tuple[int, str, str]]
 
 MORE = "pipeline: more\nsource: {generate: {records: 5}}\ntable: {path: ./lake/more}\n"
-# What starts a JVM or a broker, asks one, or answers a stop that is not there: such examples are only parsed.
-PARSED = {"init", "run", "demo", "kafka", "setup", "resume", "status"}
+# What starts a JVM or a broker, asks one, answers a stop that is not there, or does not end: only parsed.
+PARSED = {"submit", "init", "run", "receive", "demo", "kafka", "setup", "resume", "status", "pause", "restart"}
+PARSED |= {"top", "console", "takeover"}
 
 
 def _commands(group: Any, words: str = "") -> Iterator[tuple[str, Any]]:
@@ -53,11 +55,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the examples speak of: specs, a topic with a bad record, tables, files with records."""
     place = tmp_path_factory.mktemp("examples")
-    desk = Desk(place)
-    desk.feed([{"id": number, "kind": "alpha"} for number in range(42)])
-    desk.feed([b"not JSON"])
-    desk.write_spec().rename(place / "web.yaml")
+    harness = Harness(place)
+    harness.feed([{"id": number, "kind": "alpha"} for number in range(42)])
+    harness.feed([b"not JSON"])
+    harness.write_spec().rename(place / "web.yaml")
     (place / "shop.yaml").write_text(MORE)
+    (place / "otel.yaml").write_text("{pipeline: otel, source: {otlp: {}}, decode: otlp, table: {path: lake/otel}}")
+    (place / "connector.toml").write_text((CONFIGS / "danube.toml").read_text())
     (place / "payloads.jsonl").write_text('{"id": 1, "kind": "beta"}\n')
     (place / "orders.jsonl").write_text('{"id": 7, "country": "DE", "amount": 2.5}\n')
     for number in range(2):
@@ -65,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write_deltalake(place / "lake" / "orders", pa.table(rows), mode="append")
     Table.get_or_create(place / "lake" / "visits", {"id": "bigint!", "at": "timestamp"})
     with pytest.MonkeyPatch.context() as patch:
-        desk.serve(patch)
+        harness.serve(patch)
         patch.chdir(place)
         yield place
 
@@ -168,6 +172,19 @@ def test_colours_are_for_terminals_and_not_with_no_color():
     assert "\x1b[1;31merror: \x1b[0mabsent.yaml" in _on_a_terminal(*command)
     piped = subprocess.run([PROGRAM, *command], capture_output=True, text=True, env={**os.environ, "TERM": "xterm"})
     assert "error: absent.yaml:1:1" in piped.stdout
+    assert "\x1b" not in piped.stdout + piped.stderr
+
+
+@pytest.mark.parametrize(("words", "text"), [("check absent.yaml", "absent.yaml:1:1"), ("table query {}/narrow", "id")])
+def test_each_command_colours_for_terminals_only(tmp_path: Path, words: str, text: str):
+    write_deltalake(tmp_path / "narrow", pa.table({"id": [1, 2]}))
+    command = words.format(tmp_path).split()
+    plain, shown = _on_a_terminal(*command, NO_COLOR="1"), _on_a_terminal(*command)
+    assert text in plain
+    assert "\x1b" not in plain
+    assert "\x1b[" in shown
+    piped = subprocess.run([PROGRAM, *command], capture_output=True, text=True, env={**os.environ, "TERM": "xterm"})
+    assert text in piped.stdout + piped.stderr
     assert "\x1b" not in piped.stdout + piped.stderr
 
 

@@ -150,7 +150,14 @@ def test_advanced_configuration(tmp_path: Path) -> None:
         .with_batch_size(10000)
     )
     connector = DeltaLakeConnector(config)
-    table = connector.get_or_create_table()
+    with pytest.warns(UserWarning, match="applies to the pipeline") as warned:
+        table = connector.get_or_create_table()
+    assert [str(each.message) for each in warned] == [
+        "parallelism applies to the pipeline of a deltalake.toml, not to this table: an operation chooses its number "
+        "of threads.",
+        "batch_size applies to the pipeline of a deltalake.toml, not to this table: an operation is one commit, "
+        "however many records it has.",
+    ]
     bulk_op = (
         BulkInsertOperation()
         .with_records(generate_telemetry_data())
@@ -176,7 +183,8 @@ def test_a_configuration_is_loaded(tmp_path: Path) -> None:
     loaded = DeltaConfig.from_toml(tmp_path / "deltalake.toml")
     assert loaded.partition_by == ("service_name", "date", "hour")
     assert (loaded.retention_hours, loaded.batch_size, loaded.file_size_max) == (168, 10000, 268435456)
-    table = DeltaLakeConnector(loaded).get_or_create_table()
+    with pytest.warns(UserWarning, match="applies to the pipeline"):
+        table = DeltaLakeConnector(loaded).get_or_create_table()
     table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
     properties = table.get_metadata().properties
     assert properties["delta.targetFileSize"] == "134217728"
@@ -198,6 +206,8 @@ def test_a_configuration_is_loaded(tmp_path: Path) -> None:
         "[deltalake.table]\ncompression = 'BROTLI'",
         "[deltalake.table]\nparallelism = true",
         "[deltalake.storage]\nfile_size_target = '128MB'",
+        "[deltalake.storage]\nfile_size_target = 100\nfile_size_max = 199",
+        "[deltalake.storage]\nfile_size_target = 100\nmin_file_size = 101",
         "[deltalake]\n[operations]\nupsert_enabled = false",
         "deltalake = 3",
         "[",
@@ -214,7 +224,9 @@ def test_a_configuration_that_says_something_else_is_refused(tmp_path: Path, bad
 
 def test_what_is_switched_off_is_refused(tmp_path: Path, table: DeltaTable) -> None:
     (tmp_path / "off.toml").write_text(
-        TOML.format(path=tmp_path / "telemetry").replace("_enabled = true", "_enabled = false")
+        TOML.format(path=tmp_path / "telemetry")
+        .replace("_enabled = true", "_enabled = false")
+        .replace("parallelism = 4\nbatch_size = 10000\n", "")
     )
     off = DeltaLakeConnector(DeltaConfig.from_toml(tmp_path / "off.toml")).get_table()
     before = table.get_metadata().version
@@ -287,7 +299,7 @@ def test_time_travel(table: DeltaTable) -> None:
     assert then is not None
     by_timestamp = TimeTravelQueryOperation().with_timestamp(then.isoformat()).with_select_fields(["id"])
     assert len(table.time_travel_query(by_timestamp).records) == 900
-    with pytest.raises(DeltaLakeError, match="exclude each other"):
+    with pytest.raises(DeltaLakeError, match="mutually exclusive"):
         table.time_travel_query(by_timestamp.with_version(1))
 
 
@@ -306,6 +318,36 @@ def test_optimization_and_maintenance(table: DeltaTable) -> None:
     table.query().limit(1).execute()
     metrics = table.get_operation_metrics()
     assert all(each and each > 0 for each in (metrics.upsert_latency, metrics.query_latency, metrics.optimize_latency))
+
+
+def test_files_are_optimized_to_their_sizes(tmp_path: Path) -> None:
+    sized = config(tmp_path, "service_name").with_file_size_target(2**30)
+    table = DeltaLakeConnector(sized).get_or_create_table()
+    for _ in range(2):
+        table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data() * 50))
+    size = table.get_statistics().total_size // 2
+    assert DeltaTable(sized.having(min_file_size=1)).optimize().files_optimized == 0, "no file is that small"
+    split = sized.having(file_size_target=size // 4, min_file_size=1, file_size_max=size // 2)
+    assert DeltaTable(split).optimize().files_optimized == 2
+    parts = table.get_statistics().file_count
+    assert parts > 2
+    assert (table.optimize().files_optimized, table.get_statistics().file_count) == (parts, 1)
+
+
+def test_an_older_version_is_restored(table: DeltaTable) -> None:
+    before = table.get_history().versions[0]
+    table.delete(DeleteOperation().with_condition("true"))
+    result = table.restore(1)
+    assert (result.version, result.restored_version, result.next) == (3, 1, "")
+    assert table.get_statistics().record_count == 1000
+    table.delete(DeleteOperation().with_condition("status_code = 500"))
+    assert before.timestamp is not None
+    assert table.restore(timestamp=before.timestamp).restored_version == 1
+    assert table.get_statistics().record_count == 1000
+    with pytest.raises(DeltaLakeError, match="mutually exclusive"):
+        table.restore(1, before.timestamp)
+    with pytest.raises(DeltaLakeError, match="Specify"):
+        table.restore()
 
 
 def test_partitioning_strategies(tmp_path: Path) -> None:
@@ -375,7 +417,7 @@ def test_a_schema_gets_the_partition_columns_that_are_made(tmp_path: Path) -> No
     assert timed.query().select(["date", "hour"]).execute().records == [{"date": date(2024, 1, 1), "hour": 5}]
     hashed = config(tmp_path / "h", "id").with_partition_strategy("hash")
     assert DeltaLakeConnector(hashed).get_or_create_table(schema).get_metadata().partition_columns == ("id_bucket",)
-    with pytest.raises(UsageError, match="derives 'date' from 'timestamp', which is not a column"):
+    with pytest.raises(UsageError, match="unknown column 'timestamp', required for 'date'"):
         DeltaLakeConnector(config(tmp_path / "n", "date")).get_or_create_table(DeltaSchema().with_field("id", "string"))
 
 
@@ -419,7 +461,7 @@ def test_one_column_may_be_a_text(table: DeltaTable) -> None:
     ("codec", "size"), [("SNAPPY", 134217728), ("GZIP", 67108864), ("uncompressed", 67108864), ("NONE", 67108864)]
 )
 def test_compression_and_storage(tmp_path: Path, codec: str, size: int) -> None:
-    chosen = config(tmp_path).with_compression(codec).with_file_size_target(size).with_parallelism(8)
+    chosen = config(tmp_path).with_compression(codec).with_file_size_target(size)
     table = DeltaLakeConnector(chosen).get_or_create_table()
     table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
     (file,) = (tmp_path / "telemetry").rglob("*.parquet")

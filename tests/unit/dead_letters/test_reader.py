@@ -30,7 +30,7 @@ from headrace.storage.store import Store
 from headrace.validate.override import override_spec
 from headrace.write import retention
 from services.clocks import DAY, clock
-from services.desk import THEN, Desk
+from services.in_process_pipeline import THEN, Harness
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -54,25 +54,25 @@ def letter(offset: int, **other: Any) -> dict[str, Any]:
     }
 
 
-def stored(desk: Desk, rows: list[dict[str, Any]]) -> DeadLetters:
+def stored(harness: Harness, rows: list[dict[str, Any]]) -> DeadLetters:
     """Letters as any writer of Delta may have left them."""
     table = pa.Table.from_pylist(rows, DEAD_LETTERS)
-    write_deltalake(desk.spec.dead_letters_uri, table, partition_by=["date"], mode="append")
-    return DeadLetters(desk.spec)
+    write_deltalake(harness.spec.dead_letters_uri, table, partition_by=["date"], mode="append")
+    return DeadLetters(harness.spec)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
 # ---- reading ----
 
 
-def test_groups_count_by_reason_step_and_table(desk: Desk):
+def test_groups_count_by_reason_step_and_table(harness: Harness):
     old = NOW - timedelta(days=2)
     found = stored(
-        desk,
+        harness,
         [letter(n) for n in range(5)]
         + [letter(9, rejected_at=old, date=old.date(), detail="old")]
         + [letter(7, reason="type", table="/lake/a"), letter(8, reason="type", table="/lake/b")],
@@ -89,40 +89,40 @@ def test_groups_count_by_reason_step_and_table(desk: Desk):
     assert found.groups(Selection(reasons=("tombstone",))) == []
 
 
-def test_without_a_table_there_are_no_letters(desk: Desk):
-    assert desk.dead_letters.groups(Selection()) == []
-    assert list(desk.dead_letters.pages(Selection())) == []
-    assert desk.dead_letters.find(RecordPosition("orders", 0, 0)) == []
-    assert len(desk.dead_letters.sample(Selection(), 3)) == 0
+def test_without_a_table_there_are_no_dead_letters(harness: Harness):
+    assert harness.dead_letters.groups(Selection()) == []
+    assert list(harness.dead_letters.pages(Selection())) == []
+    assert harness.dead_letters.find(RecordPosition("orders", 0, 0)) == []
+    assert len(harness.dead_letters.sample(Selection(), 3)) == 0
 
 
-def test_pages_are_small_and_whole(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_pages_are_small_and_whole(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(letters_module, "_PAGE_ROWS", 100)
     monkeypatch.setattr(letters_module, "_PAGE_BYTES", 20_000)
-    found = stored(desk, [letter(n, value=b"v" * (1000 if n < 50 else 10)) for n in range(250)])
+    found = stored(harness, [letter(n, value=b"v" * (1000 if n < 50 else 10)) for n in range(250)])
     pages = list(found.pages(Selection()))
     assert max(len(page) for page in pages) <= 100
     assert max(page.nbytes for page in pages) <= 25_000
     assert [each for page in pages for each in page["offset"].to_pylist()] == list(range(250))
 
 
-def test_a_selection_leaves_out_whole_days(desk: Desk):
+def test_a_selection_leaves_out_whole_days(harness: Harness):
     """The files of other days are not even opened."""
     old = NOW - timedelta(days=3)
-    found = stored(desk, [letter(1), letter(2, rejected_at=old, date=old.date())])
-    [gone] = Path(desk.spec.dead_letters_uri).glob(f"date={old.date()}/*.parquet")
+    found = stored(harness, [letter(1), letter(2, rejected_at=old, date=old.date())])
+    [gone] = Path(harness.spec.dead_letters_uri).glob(f"date={old.date()}/*.parquet")
     gone.unlink()
     assert [page["offset"].to_pylist() for page in found.pages(Selection(since=NOW - timedelta(hours=1)))] == [[1]]
 
 
-def test_a_sample_has_something_of_each_kind(desk: Desk):
-    found = stored(desk, [letter(n) for n in range(50)] + [letter(60, reason="type"), letter(70, reason="empty")])
+def test_a_sample_has_something_of_each_kind(harness: Harness):
+    found = stored(harness, [letter(n) for n in range(50)] + [letter(60, reason="type"), letter(70, reason="empty")])
     assert sorted(found.sample(Selection(), 4)["reason"].to_pylist()) == ["empty", "malformed", "malformed", "type"]
     assert found.sample(Selection(reasons=("type",)), 4)["offset"].to_pylist() == [60]
 
 
-def test_letters_of_one_record_for_two_tables_are_two(desk: Desk):
-    found = stored(desk, [letter(1, table="/lake/a"), letter(1, table="/lake/b"), letter(2)])
+def test_dead_letters_of_one_record_for_two_tables_are_two(harness: Harness):
+    found = stored(harness, [letter(1, table="/lake/a"), letter(1, table="/lake/b"), letter(2)])
     assert [each["table"] for each in found.find(RecordPosition("orders", 0, 1))] == ["/lake/a", "/lake/b"]
     assert [each["table"] for each in found.find(RecordPosition("orders", 0, 1, "/lake/b"))] == ["/lake/b"]
 
@@ -130,9 +130,9 @@ def test_letters_of_one_record_for_two_tables_are_two(desk: Desk):
 # ---- judging ----
 
 
-def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(desk: Desk):
+def test_a_record_that_one_of_two_tables_takes_leaves_a_dead_letter_for_the_other(harness: Harness):
     """Letter 0 has no table yet; 1 is of b, which refuses it again; 2 is of a, which takes it."""
-    a, b = (desk.spec.uri_of(RouteId("", name)) for name in "ab")
+    a, b = (harness.spec.uri_of(RouteId("", name)) for name in "ab")
     meant = pa.Table.from_pylist([letter(0), letter(1, table=b), letter(2, table=a), letter(3)], DEAD_LETTERS)
     refused = [letter(0, table=b, reason="type"), letter(1, table=b, reason="type"), letter(2, table=b, reason="type")]
     rows = {RouteId("", "a"): pa.table({"id": [0, 1, 2]})}
@@ -143,7 +143,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
         origins={RouteId("", "a"): np.array([0, 1, 2])},
         dead=np.array([0, 1, 2]),
     )
-    plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes, meant: applied)
+    plan: Any = SimpleNamespace(spec=harness.spec, apply=lambda envelopes, meant: applied)
     judged = evaluate_dead_letters(plan, meant, 1, NOW)
     assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
     assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]
@@ -152,63 +152,63 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
     assert (judged.counts.read, judged.counts.routed, judged.counts.dead, judged.counts.filtered) == (4, 2, 1, 1)
 
 
-def test_letters_come_with_the_reason_of_their_own_record(desk: Desk):
+def test_dead_letters_come_with_the_reason_of_their_own_record(harness: Harness):
     """Also where a whole batch is dead for reasons that are found in another order."""
-    desk.options["tables"] = [{"match": ".", "columns": [{"name": "id", "type": "bigint"}]}]
-    desk.feed([{"id": "x", "kind": "a"}, {"id": 10**20, "kind": "a"}, b'{"kind": "a", "id": 1, "id": 2}', b"{"])
-    assert [row["reason"] for row in desk.dead()] == ["type", "overflow", "duplicate_key", "malformed"]
+    harness.options["tables"] = [{"match": ".", "columns": [{"name": "id", "type": "bigint"}]}]
+    harness.feed([{"id": "x", "kind": "a"}, {"id": 10**20, "kind": "a"}, b'{"kind": "a", "id": 1, "id": 2}', b"{"])
+    assert [row["reason"] for row in harness.dead()] == ["type", "overflow", "duplicate_key", "malformed"]
 
 
-def test_a_letter_that_fails_before_an_sql_route_has_no_table(desk: Desk):
-    desk.options["route"] = {"by": {"sql": "kind"}}
-    desk.feed([{"id": 1, "kind": "a"}, b"{"])
-    assert [row["table"] for row in desk.dead()] == [None]
+def test_a_dead_letter_that_fails_before_an_sql_route_has_no_table(harness: Harness):
+    harness.options["route"] = {"by": {"sql": "kind"}}
+    harness.feed([{"id": 1, "kind": "a"}, b"{"])
+    assert [row["table"] for row in harness.dead()] == [None]
 
 
 # ---- purging ----
 
 
-def aged(desk: Desk) -> DeadLetters:
+def aged(harness: Harness) -> DeadLetters:
     days = [datetime.now(UTC) - timedelta(days=n) for n in (0, 1, 40, 50)]
     rows = [letter(n, rejected_at=day, date=day.date()) for n, day in enumerate(days)]
-    return stored(desk, rows)
+    return stored(harness, rows)
 
 
-def test_a_purge_takes_days_files_and_leaves_a_note(desk: Desk):
-    found = aged(desk)
+def test_a_purge_takes_days_files_and_leaves_a_note(harness: Harness):
+    found = aged(harness)
     before = retention.retention_day(timedelta(days=30), datetime.now(UTC))
     planned = retention.purge_preview(found.store, before)
     assert (planned.rows, len(planned.files)) == (2, 2)
-    assert purge(desk.spec, before) == planned
+    assert purge(harness.spec, before) == planned
     assert [group.count for group in found.groups(Selection())] == [2]
     assert len(list(Path(found.store.root).rglob("*.parquet"))) == 2
     assert DeltaTable(found.store.root).history(1)[0]["operation"] == "DELETE"
-    [row] = Ledger.open(Store(desk.spec.state_uri), "shop").rows(1)
+    [row] = Ledger.open(Store(harness.spec.state_uri), "shop").rows(1)
     assert row["note"].startswith("purged 2 dead letters")
-    assert not purge(desk.spec, before).files
-    desk.feed([b"{"])
+    assert not purge(harness.spec, before).files
+    harness.feed([b"{"])
     assert [group.count for group in found.groups(Selection())] == [3]
 
 
-def test_a_purge_finishes_an_open_plan_first(desk: Desk):
-    desk.options["limits"] = {"record_bytes": 5}
-    desk.feed([{"id": 1, "kind": "alpha"}])
-    del desk.options["limits"]
-    desk.die(Point.AFTER_COMMIT)
-    assert purge(desk.spec, datetime.now(UTC).date() + timedelta(days=1)).rows == 1
-    assert desk.offsets("alpha") == {0: 1}
-    assert desk.dead() == []
-    assert [row["outcome"] for row in desk.outcomes()] == ["replayed"]
+def test_a_purge_finishes_an_open_plan_first(harness: Harness):
+    harness.options["limits"] = {"record_bytes": 5}
+    harness.feed([{"id": 1, "kind": "alpha"}])
+    del harness.options["limits"]
+    harness.die(Point.AFTER_COMMIT)
+    assert purge(harness.spec, datetime.now(UTC).date() + timedelta(days=1)).rows == 1
+    assert harness.offsets("alpha") == {0: 1}
+    assert harness.dead() == []
+    assert [row["outcome"] for row in harness.outcomes()] == ["replayed"]
 
 
-def test_a_running_pipeline_keeps_the_retention(desk: Desk):
-    found = aged(desk)
+def test_a_running_pipeline_keeps_the_retention(harness: Harness):
+    found = aged(harness)
     with clock(-2 * DAY):
-        desk.feed([{"id": 1, "kind": "alpha"}])
-    desk.options["dead_letters"] = {"retention": "30d"}
-    desk.feed([b"{"])
+        harness.feed([{"id": 1, "kind": "alpha"}])
+    harness.options["dead_letters"] = {"retention": "30d"}
+    harness.feed([b"{"])
     assert sum(group.count for group in found.groups(Selection())) == 3
-    assert [row["note"][:6] for row in Ledger.open(Store(desk.spec.state_uri), "shop").rows(9)] == ["", "purged", ""]
+    assert [row["note"][:6] for row in Ledger.open(Store(harness.spec.state_uri), "shop").rows(9)] == ["", "purged", ""]
 
 
 def test_a_day_is_kept_until_all_of_it_is_old():
@@ -218,20 +218,20 @@ def test_a_day_is_kept_until_all_of_it_is_old():
 # ---- changed specs ----
 
 
-def test_keys_are_changed_by_their_paths(desk: Desk):
-    desk.options["transform"] = [{"where": "id > 1"}]
+def test_keys_are_changed_by_their_paths(harness: Harness):
+    harness.options["transform"] = [{"where": "id > 1"}]
     spec = override_spec(
-        desk.spec,
+        harness.spec,
         ["limits.depth=9", "transform.0.where=id > 2", "transform.1={drop: [note]}", "retry=", "table.strict=true"],
     )
     assert spec.limits.depth == 9
     assert spec.transform[0].where == "id > 2"
     assert spec.transform[1].drop == ("note",)
-    assert spec.retry.refused == 3
+    assert spec.retry.access_denied == 3
     assert spec.table.strict
-    assert override_spec(desk.spec, []) is not None
-    assert override_spec(desk.spec, ["transform.0="]).transform == ()
-    assert override_spec(desk.spec, ["decode.json.tombstone=skip"]).tombstone == "skip"
+    assert override_spec(harness.spec, []) is not None
+    assert override_spec(harness.spec, ["transform.0="]).transform == ()
+    assert override_spec(harness.spec, ["decode.json.tombstone=skip"]).tombstone == "skip"
 
 
 @pytest.mark.parametrize(
@@ -245,10 +245,10 @@ def test_keys_are_changed_by_their_paths(desk: Desk):
         ("limits.depth=deep", SpecError, "an integer"),
     ],
 )
-def test_what_is_no_change_is_refused(desk: Desk, change: str, error: type[Exception], said: str):
-    desk.options["transform"] = [{"where": "id > 1"}]
+def test_what_is_no_change_is_refused(harness: Harness, change: str, error: type[Exception], said: str):
+    harness.options["transform"] = [{"where": "id > 1"}]
     with pytest.raises(error, match=said):
-        override_spec(desk.spec, [change])
+        override_spec(harness.spec, [change])
 
 
 # ---- columns of one's own ----
@@ -257,47 +257,65 @@ TENANT = {"set": {"trace": "CAST(_headers['trace'] AS VARCHAR)", "twice": '"offs
 RISKY = {"set": {"number": "CAST(CAST(value AS VARCHAR) AS BIGINT)", "even": "twice % 4 = 0", "nothing": "NULL"}}
 
 
-def test_letters_get_columns_and_none_is_lost_by_a_failure(desk: Desk):
-    desk.options["dead_letters"] = {"transform": [TENANT, RISKY]}
-    desk.feed([{"id": 1, "kind": "alpha"}, b"12", b"{"])
-    told = [{name: row[name] for name in ("offset", "twice", "number", "even", "nothing")} for row in desk.dead()]
+def test_dead_letters_get_columns_and_none_is_lost_by_a_failure(harness: Harness):
+    harness.options["dead_letters"] = {"transform": [TENANT, RISKY]}
+    harness.feed([{"id": 1, "kind": "alpha"}, b"12", b"{"])
+    told = [{name: row[name] for name in ("offset", "twice", "number", "even", "nothing")} for row in harness.dead()]
     assert told == [
         {"offset": 1, "twice": 2, "number": 12, "even": False, "nothing": None},
         {"offset": 2, "twice": 4, "number": None, "even": True, "nothing": None},
     ]
 
 
-def test_letters_are_transformed_as_kafka_delta_ingest_does(desk: Desk):
+def test_dead_letters_are_transformed_as_kafka_delta_ingest_does(harness: Harness):
     day = {
         "day": "substr(epoch_micros_to_iso8601(timestamp), `0`, `10`)",
         "at": "kafka.offset",
         "no": "substr(nobody, `0`, `1`)",
     }
     value = {"raw": "base64_bytes", "text": "json_string", "both": "[reason, error]", "sent": "kafka.timestamp"}
-    desk.options |= {"dead_letters": {"transform": [{"jmespath": day}, {"jmespath": value}]}}
-    desk.feed([b"12", {"id": 5}])
-    first, second = desk.dead()
+    harness.options |= {"dead_letters": {"transform": [{"jmespath": day}, {"jmespath": value}]}}
+    harness.feed([b"1{", {"id": 5}, b"12", b"NaN", b'"\xff"'])
+    first, second, *others = harness.dead()
     assert first["day"] == first["rejected_at"].date().isoformat()
-    assert (first["at"], first["no"], first["raw"], first["text"]) == ("0", None, "MTI=", None)
+    assert (first["at"], first["no"], first["raw"], first["text"]) == ("0", None, "MXs=", None)
     assert (second["raw"], second["text"]) == (None, '{"id": 5}')
+    assert [(each["raw"], each["text"]) for each in others] == [(None, "12"), ("TmFO", None), ("Iv8i", None)]
     assert second["sent"] == str(int(THEN.timestamp() * 1_000_000))
     assert second["both"] == '["unrouted","the field \'kind\' is missing"]'
 
 
-def test_a_table_of_letters_follows_its_columns(desk: Desk):
-    desk.feed([b"{"])
-    desk.options["dead_letters"] = {"transform": [{"set": {"twice": '"offset" * 2'}}]}
-    desk.feed([b"{"])
-    del desk.options["dead_letters"]
-    desk.feed([b"{"])
-    assert [row["twice"] for row in desk.dead()] == [None, 2, None]
-    assert desk.replay().counts.dead == 3
+def test_a_table_of_dead_letters_follows_its_columns(harness: Harness):
+    harness.feed([b"{"])
+    harness.options["dead_letters"] = {"transform": [{"set": {"twice": '"offset" * 2'}}]}
+    harness.feed([b"{"])
+    del harness.options["dead_letters"]
+    harness.feed([b"{"])
+    assert [row["twice"] for row in harness.dead()] == [None, 2, None]
+    assert harness.replay().counts.dead == 3
 
 
-def test_a_query_of_a_letter_is_checked(desk: Desk):
-    desk.options["dead_letters"] = {"transform": [{"jmespath": {"a": "nothing(", "date": "topic"}}]}
+def test_dead_letters_that_are_dropped_are_counted_and_not_stored(harness: Harness):
+    harness.options["dead_letters"] = "drop"
+    harness.feed([{"id": 1, "kind": "alpha"}, b"{", {"id": 5}])
+    assert harness.offsets("alpha") == {0: 1}
+    assert harness.dead() == []
+    batch = next(event for event in harness.events if event["event"] == "batch")
+    assert {name: batch[name] for name in ("read", "routed", "dead")} == {"read": 3, "routed": 1, "dead": 2}
+    assert batch["reasons"] == {"malformed": 1, "unrouted": 1}
+    assert harness.replay().counts.read == 0
+
+
+def test_dead_letters_that_are_dropped_have_no_table(harness: Harness):
+    harness.options["dead_letters"] = {"drop": True, "retention": "3d", "transform": [TENANT]}
+    with pytest.raises(SpecError, match=r"(?s)retention with drop.*transform with drop"):
+        _ = harness.spec
+
+
+def test_a_query_of_a_dead_letter_is_checked(harness: Harness):
+    harness.options["dead_letters"] = {"transform": [{"jmespath": {"a": "nothing(", "date": "topic"}}]}
     with pytest.raises(SpecError, match=r"(?s)jmespath.a.*is already a column of the dead letter"):
-        _ = desk.spec
+        _ = harness.spec
 
 
 @pytest.mark.parametrize(
@@ -309,17 +327,17 @@ def test_a_query_of_a_letter_is_checked(desk: Desk):
         ({"a": "(SELECT 1)"}, "set.a"),
     ],
 )
-def test_what_letters_cannot_get_is_refused(desk: Desk, columns: dict[str, str], said: str):
-    desk.options["dead_letters"] = {"transform": [{"set": columns}]}
+def test_what_dead_letters_cannot_get_is_refused(harness: Harness, columns: dict[str, str], said: str):
+    harness.options["dead_letters"] = {"transform": [{"set": columns}]}
     with pytest.raises(SpecError, match=said):
-        _ = desk.spec
+        _ = harness.spec
 
 
 # ---- the end of a process ----
 
 
-def test_letters_are_read_without_python_in_arrow_s_threads(desk: Desk) -> None:
-    found = dataset(aged(desk).store)
+def test_dead_letters_are_read_without_python_in_arrow_s_threads(harness: Harness) -> None:
+    found = dataset(aged(harness).store)
     assert found is not None
     assert not isinstance(found.filesystem, PyFileSystem)
     base = found.filesystem.base_fs if isinstance(found.filesystem, SubTreeFileSystem) else found.filesystem
@@ -328,9 +346,9 @@ def test_letters_are_read_without_python_in_arrow_s_threads(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_no_process_that_read_letters_aborts_at_its_end(desk: Desk) -> None:
+def test_no_process_that_read_dead_letters_aborts_at_its_end(harness: Harness) -> None:
     """Through delta-rs's own file system one in ten does."""
-    store = aged(desk).store
+    store = aged(harness).store
     script = f"""
 from headrace.dead_letters.reader import dataset
 from headrace.storage.store import Store

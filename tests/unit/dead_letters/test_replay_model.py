@@ -203,11 +203,11 @@ def test_two_sleepers_at_each_pair_of_calls():
 
 @settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(st.lists(ACTION, min_size=6, max_size=25))
-def test_whatever_happens_each_letter_lands_once(history):
+def test_whatever_happens_each_dead_letter_lands_once(history):
     play(history)
 
 
-def test_all_that_can_be_mended_is():
+def test_all_that_can_be_fixed_is():
     world = play([("run", 0, 200, "go"), ("spec", 2)])
     assert {nth for nth, outcome in outcomes(world) if outcome == "replayed"} == set(LETTERS)
 

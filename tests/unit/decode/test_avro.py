@@ -445,6 +445,16 @@ def test_a_union_of_records_tells_which_each_value_is(tmp_path):
     assert rejects.index == [2, 5, 6, 7]
 
 
+def test_a_type_name_without_its_namespace(tmp_path):
+    other = {"type": "record", "name": "Other", "namespace": "bank.eu", "fields": []}
+    plain = {"type": "record", "name": "Plain", "fields": []}
+    (tmp_path / "s.avsc").write_text(json.dumps(["null", other, plain]))
+    options = Decode.model_validate({"avro": {"schema": str(tmp_path / "s.avsc"), "type_name": "short"}}).options
+    values = pa.array([b"\x02", b"\x04", b"\x00"], pa.binary())
+    types, _ = decoder("avro", pa.schema([]), options=options).types(values)
+    assert types.to_pylist() == ["Other", "Plain", None]
+
+
 VALUE = {
     "type": "record",
     "name": "Value",

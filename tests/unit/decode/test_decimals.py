@@ -1,6 +1,10 @@
 """Decimals against Python's own: whatever fits its type exactly is stored exactly, anything else is refused.
 
 Every text is one of a batch of others, so that no outcome may depend on a neighbour.
+
+What a format can carry: JSON numbers and texts of any length and exponent; Avro decimals of any precision, as bytes or
+fixed; MessagePack integers of -2^63 to 2^64-1; Protobuf integers of -2^63 to 2^64-1, and a Duration, which is a
+decimal(21,9) of up to 315,576,000,000 seconds either way, with nanoseconds of the same sign.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Proto
-from hypothesis import HealthCheck, given, settings
+from google.protobuf.duration_pb2 import Duration
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.base import Decoded, DecodeLimits
@@ -29,7 +36,7 @@ from headrace.decode.json.exact import inner_default
 from headrace.decode.json.scalar_text import leaf
 from headrace.decode.payload import PayloadNode
 from headrace.decode.protobuf.decoder import ProtobufDecoder, ProtobufGroup
-from headrace.decode.protobuf.schema import ParsedFile, linked
+from headrace.decode.protobuf.schema import Message, ParsedFile, linked
 from headrace.decode.typed.convert import converted
 from headrace.engine import decimals
 from headrace.errors import SchemaMismatch, UsageError
@@ -131,15 +138,20 @@ def by_template(made: JsonDecoder) -> None:
     pass
 
 
-def by_proof(made: JsonDecoder) -> None:
+def by_members(made: JsonDecoder) -> None:
     made._templates._idle = 1_000_000  # no template is looked for
+
+
+def by_proof(made: JsonDecoder) -> None:
+    by_members(made)
+    made._members = None
 
 
 def one_by_one(made: JsonDecoder) -> None:
     made._prover = None
 
 
-@pytest.mark.parametrize("path", [by_template, by_proof, one_by_one])
+@pytest.mark.parametrize("path", [by_template, by_members, by_proof, one_by_one])
 @settings(SOME, max_examples=120)
 @given(batch=batches())
 def test_json(path: Callable[[JsonDecoder], None], batch: tuple[pa.DataType, list[str]]):
@@ -152,7 +164,7 @@ def test_json(path: Callable[[JsonDecoder], None], batch: tuple[pa.DataType, lis
     assert [lists[0] for lists in found.rows["l"].to_pylist()] == found.rows["d"].to_pylist()
 
 
-@pytest.mark.parametrize("path", [by_template, by_proof, one_by_one])
+@pytest.mark.parametrize("path", [by_template, by_members, by_proof, one_by_one])
 @pytest.mark.parametrize(("text", "precision", "scale"), WRAPPED + LOST)
 def test_a_neighbour_changes_nothing(
     path: Callable[[JsonDecoder], None], text: str, precision: int, scale: int
@@ -277,8 +289,8 @@ def test_msgpack(tmp_path: Path, kind: pa.DataType, numbers: list[int]):
 class OneMessage:
     """A message type at hand."""
 
-    def __init__(self, file: Any) -> None:
-        self.message = linked([ParsedFile(file)]).message("t.M")
+    def __init__(self, message: Message) -> None:
+        self.message = message
 
     def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[ProtobufGroup]:
         return [ProtobufGroup(self.message, values, 0, at)]
@@ -292,6 +304,39 @@ MESSAGE = message_factory.GetMessageClass(
 )
 
 
+LONGEST = 315_576_000_000  # seconds of a Duration
+DURATIONS = descriptor_pb2.FileDescriptorProto(name="durations.proto", package="t", syntax="proto3")
+DURATIONS.dependency.append("google/protobuf/duration.proto")
+DURATIONS.message_type.add(name="M").field.add(
+    name="d", number=1, label=1, type=Proto.TYPE_MESSAGE, type_name=".google.protobuf.Duration"
+)
+seconds = st.one_of(
+    st.integers(-LONGEST - 2, LONGEST + 2), st.sampled_from([0, LONGEST, -LONGEST, 2**63 - 1, -(2**63)])
+)
+nanos = st.one_of(st.integers(-(10**9), 10**9), st.sampled_from([0, 10**9 - 1, 1 - 10**9, 2**31 - 1, -(2**31)]))
+
+
+def _seconds_of(whole: int, parts: int) -> Decimal | Reason:
+    """A duration in seconds, or the reason why it is none."""
+    if abs(whole) > LONGEST or abs(parts) >= 10**9 or whole * parts < 0:
+        return Reason.TIMESTAMP
+    return EXACT.add(Decimal(whole), Decimal(parts).scaleb(-9, EXACT)).quantize(Decimal(1).scaleb(-9), context=EXACT)
+
+
+@SOME
+@given(sent=st.lists(st.tuples(seconds, nanos), min_size=1, max_size=24))
+def test_protobuf_durations(sent: list[tuple[int, int]]):
+    inner = [Duration(seconds=whole, nanos=parts).SerializeToString() for whole, parts in sent]
+    raw = [b"\n" + bytes([len(value)]) + value for value in inner]  # field 1, length-delimited
+    well_known = descriptor_pb2.FileDescriptorProto.FromString(Duration.DESCRIPTOR.file.serialized_pb)
+    message = linked([ParsedFile(well_known), ParsedFile(DURATIONS)]).message("t.M")
+    options = ProtobufFormat.model_construct(allow_empty=True, keep_unknown_fields=False)
+    columns = pa.schema([("d", pa.decimal128(21, 9))])
+    made = ProtobufDecoder(OneMessage(message), columns, "ignore", DecodeLimits(), options)
+    found = made.decode(pa.array(raw, pa.binary()))
+    assert outcomes(found, len(raw)) == [_seconds_of(*each) for each in sent]
+
+
 @SOME
 @given(kind=kinds, numbers=integers)
 def test_protobuf(kind: pa.DataType, numbers: list[int]):
@@ -300,7 +345,13 @@ def test_protobuf(kind: pa.DataType, numbers: list[int]):
     raw = [MESSAGE(i=i, u=u).SerializeToString() for i, u in zip(numbers, unsigned, strict=True)]
     for name, sent in (("i", numbers), ("u", unsigned)):
         options = ProtobufFormat.model_construct(allow_empty=True, keep_unknown_fields=False)
-        made = ProtobufDecoder(OneMessage(FILE), pa.schema([(name, kind)]), "ignore", DecodeLimits(), options)
+        made = ProtobufDecoder(
+            OneMessage(linked([ParsedFile(FILE)]).message("t.M")),
+            pa.schema([(name, kind)]),
+            "ignore",
+            DecodeLimits(),
+            options,
+        )
         found = made.decode(pa.array(raw, pa.binary()))
         assert outcomes(found, len(raw), name) == expected(as_texts(sent), kind)
 
@@ -339,9 +390,58 @@ def test_casts_of_texts_in_expressions(batch: tuple[pa.DataType, list[str]], kin
     assert set(made.rejects.reason) <= {Reason.TRANSFORM}
 
 
+def _shown(number: float) -> str:
+    """A float as DuckDB shows it, with up to nine digits: 42264808.0, where NumPy has 4.226481e+07."""
+    ((text,),) = duckdb.execute("SELECT CAST(CAST(? AS FLOAT) AS VARCHAR)", [number]).fetchall()
+    assert np.float32(text) == np.float32(number)
+    return str(text)
+
+
+@SOME
+@example(kind=pa.decimal128(38, 0), numbers=[42264808.0], narrow=True)
+@given(
+    kind=st.builds(pa.decimal128, st.just(38), st.integers(0, 38)) | st.builds(pa.decimal128, st.integers(1, 38)),
+    numbers=st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**30), 10**30).map(float)),
+    narrow=st.booleans(),
+)
+def test_casts_of_duplicates_in_expressions(kind: pa.DataType, numbers: list[float], narrow: bool):
+    """A double is the number that its shortest text shows: 1e22 has no digits after the point."""
+    if narrow:
+        numbers = [number for number in numbers if abs(number) < 3e38]
+    column = pa.array(numbers, pa.float32() if narrow else pa.float64())
+    texts = [_shown(number) if narrow else repr(number) for number in numbers]
+    rows, given = rows_of(column)
+    result = Transform([SetStep({"d": f"CAST(v AS DECIMAL({kind.precision},{kind.scale}))"})]).apply(rows, given, NOW)
+    rounded = [Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, context=EXACT) for text in texts]
+    limit = Decimal(10) ** (kind.precision - kind.scale)
+    fits = [at for at, value in enumerate(rounded) if value.copy_abs() < limit]
+    assert result.index.to_pylist() == fits
+    assert result.rows["d"].to_pylist() == [rounded[at] for at in fits]
+
+
+@SOME
+@given(
+    types=st.tuples(st.integers(1, 38), st.integers(0, 38), st.integers(1, 38), st.integers(0, 38)),
+    numbers=st.lists(st.integers(-(10**38) + 1, 10**38 - 1)),
+)
+def test_casts_of_decimals_in_expressions(types: tuple[int, int, int, int], numbers: list[int]):
+    one, two = (pa.decimal128(width, min(scale, width)) for width, scale in (types[:2], types[2:]))
+    values = [Decimal(number % 10**one.precision).scaleb(-one.scale, EXACT) for number in numbers]
+    rows, given = rows_of(pa.array(values, one))
+    result = Transform([SetStep({"d": f"CAST(v AS DECIMAL({two.precision},{two.scale}))"})]).apply(rows, given, NOW)
+    rounded = [value.quantize(Decimal(1).scaleb(-two.scale), ROUND_HALF_UP, context=EXACT) for value in values]
+    limit = Decimal(10) ** (two.precision - two.scale)
+    fits = [at for at, value in enumerate(rounded) if value < limit]
+    assert result.index.to_pylist() == fits
+    assert result.rows["d"].to_pylist() == [rounded[at] for at in fits]
+
+
 @pytest.mark.parametrize(
     ("sql", "value"),
     [
+        ("CAST(CAST('1e22' AS DOUBLE) AS DECIMAL(38,10))", Decimal(10**22)),
+        ("CAST(123456789.12345679 AS DECIMAL(38,18))", Decimal("123456789.12345679")),
+        ("CAST(true AS DECIMAL(3,1))", Decimal(1)),
         ("CAST('999.99e3' AS DECIMAL(6,1))", None),
         ("TRY_CAST('999.99e3' AS DECIMAL(6,1))", "NULL"),
         ("CAST('20000.0e-2' AS DECIMAL(7,4))", Decimal(200)),

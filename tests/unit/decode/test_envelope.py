@@ -89,7 +89,7 @@ def test_debezium_both_forms_in_one_batch_and_in_order():
     assert [row["id"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_debezium_what_is_no_change_of_a_row_is_a_letter():
+def test_debezium_what_is_no_change_of_a_row_is_a_dead_letter():
     rows, letters = applied(
         "debezium",
         change("c", None, {"id": 1}),
@@ -122,7 +122,7 @@ def test_debezium_what_is_no_change_of_a_row_is_a_letter():
     ]
 
 
-def test_debezium_a_change_without_a_row_is_a_letter_also_where_every_column_may_be_null():
+def test_debezium_a_change_without_a_row_is_a_dead_letter_also_where_every_column_may_be_null():
     columns = "  columns: [{name: id, type: bigint}, {name: _op, type: string}]"
     rows, letters = applied("debezium", change("d"), change("d", {"id": 5}), columns=columns)
     assert rows == [{"id": 5, "_op": "delete"}]

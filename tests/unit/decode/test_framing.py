@@ -48,6 +48,6 @@ def test_frames_are_taken_off(values, skipped):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=7)), min_size=1))
-def test_ids_for_letters(values):
+def test_ids_for_dead_letters(values):
     expected = [pair[0] if (pair := plainly(value)) else None for value in values]
     assert schema_ids(pa.array(values, pa.binary()), "confluent").to_pylist() == expected

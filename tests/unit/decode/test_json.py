@@ -117,7 +117,7 @@ def test_numbers_keep_their_digits():
     assert one(field("d", pa.float64()), "18446744073709551617") == 2.0**64
 
 
-def test_original_text_is_cut_not_written_anew():
+def test_original_text_is_cut_not_written_again():
     kept = field("raw", pa.string(), json_text=True)
     for text in ["1.70", "0.1234567890123456789", "1E5", '"\\u00e9"', '{ "b" : 1, "a":[ 1.0 ] }', "[]", "true", '"x"']:
         found = decode([field("id", pa.int64()), kept], b'{"id":1,"raw":' + text.encode() + b"}")
@@ -328,6 +328,7 @@ def test_a_learned_field_proves_no_more_than_before():
 
 def test_a_learned_field_takes_the_fast_way():
     taught = decoder("json", pa.schema([field("a", pa.int64())]))
+    taught._members, taught._templates._idle = None, 9  # only the proof is left
     values = pa.array([b'{"a":1,"x":"t","o":{"k":1},"l":[{"n":1},{"n":2}]}'] * 10, pa.binary())
     taught.decode(values)
     assert taught._prover.prove(values.cast(pa.string())).proven.all()
@@ -337,6 +338,7 @@ def test_a_learned_field_takes_the_fast_way():
 def test_fields_ignored_inside_a_list():
     fields = [field("all", pa.list_(pa.field("element", pa.struct([field("k", pa.int64())]))))]
     taught = decoder("json", pa.schema(fields))
+    taught._members = None  # only the proof is left
     values = pa.array(
         [b'{"all":[{"k":1,"new":1},{"k":2}]}', b'{"all":[]}', b'{"all":[{"new":1},{"new":2}]}'], pa.binary()
     )

@@ -105,5 +105,5 @@ def test_values_like_those_before_need_no_inference():
     decoder = blank()
     found = decoder.decode(usual)
     assert columns(found.unknown) == columns(decoder.decode(usual).unknown)
-    assert decoder._scout._times == 1
-    assert decoder._scout._decoder.decode(usual).unknown is None
+    assert decoder._discovery._times == 1
+    assert decoder._discovery._decoder.decode(usual).unknown is None

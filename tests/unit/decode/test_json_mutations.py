@@ -193,7 +193,10 @@ def _assert_alike(shape: str, new_field: NewField, count: int) -> None:
     exact._prover = None
     for values in _batches(shape, count, new_field):
         column = pa.array(values, pa.binary())
-        fast._templates._idle = 0  # the path is not passed over
+        fast._templates._idle = fast._faults._idle = 0  # the paths are not passed over
+        fast._faults._useful = True
+        if fast._members:
+            fast._members._idle = 0
         assert_same(fast.decode(column), exact.decode(column), values)
 
 

@@ -71,13 +71,20 @@ def test_the_largest_record_within_the_limit_is_stored(element):
     assert (found, peak < 600) == ([], True)
 
 
+@pytest.mark.parametrize("character", ["x", "\\\\n"])
+def test_a_string_of_the_largest_record_costs_no_more(character):
+    found, peak = _costs("15_900_000", character, {}, before='\'{"id":1,"a":"\'', after="'\"}'", between='""')
+    assert (found, peak < 600) == ([], True)
+
+
 _MEASURED = """
 import resource, sys
 sys.path.insert(0, {tests!r})
 from services.plans import envelopes, letters, plan_of
 element = {element!r}
 size = int({size})
-raw = ('{{"id":1,"a":[' + (element + ",") * (size // (len(element) + 1)) + element + "]}}").encode()
+joined = element + {between}
+raw = ({before} + joined * (size // len(joined)) + element + {after}).encode()
 given, plan = envelopes([raw]), plan_of(table={table!r})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print([reason for _, _, reason in letters(plan.apply(given))])
@@ -85,10 +92,18 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-def _costs(size: str, element: str, table: dict) -> tuple[list[str], int]:
+def _costs(
+    size: str,
+    element: str,
+    table: dict,
+    before: str = '\'{"id":1,"a":[\'',
+    after: str = "']}'",
+    between: str = "','",
+) -> tuple[list[str], int]:
     """The reasons of the dead letters, and by how many megabytes the process has grown."""
     tests = str(Path(__file__).parents[2])
-    code = _MEASURED.format(tests=tests, element=element, size=size, table=table)
+    parts = {"before": before, "after": after, "between": between}
+    code = _MEASURED.format(tests=tests, element=element, size=size, table=table, **parts)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     reasons, grown = done.stdout.splitlines()
     return ast.literal_eval(reasons), int(grown)

@@ -424,3 +424,35 @@ def test_values_of_few_patterns_need_no_parser(new_field):
     fitting = decoder._templates.fit(pa.array([value.decode() for value in values]))
     assert sorted(position for each in fitting for position in each.index.tolist()) == [0, 1, 2, 3]
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4
+
+
+LISTS_OF_LISTS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.bool_(), nullable=False))))
+
+
+@pytest.mark.parametrize(
+    ("item", "texts"),
+    [
+        (
+            pa.field("a", LISTS_OF_LISTS),
+            ['{"a":null}', '{"b":1,"a":null}', '{"a":[]}', '{"a":[[true]]}', '{"a":[null]}'],
+        ),
+        (json_field("a", True), ['{"a":1,"b":1}', '{"a": 1,"b":1}', '{"a": {"k":1},"b":1}', '{"a":[1] ,"b":1}']),
+    ],
+    ids=["null in place of a list of lists", "white space around a value kept as text"],
+)
+def test_values_that_are_not_read_by_columns_agree(item, texts):
+    schema, values = pa.schema([item, ("b", pa.int64())]), [text.encode() for text in texts]
+    both, exact = JsonDecoder(schema, "ignore", DecodeLimits()), JsonDecoder(schema, "ignore", DecodeLimits())
+    exact._prover = None
+    for some in (values, *([value] for value in values), values[::-1]):
+        column = pa.array(some, pa.binary())
+        assert_same(both.decode(column), exact.decode(column), some)
+
+
+def test_a_schema_with_very_many_keys_is_read_without_tables_of_members():
+    """Objects times keys would be a table of gigabytes; the other paths read the values."""
+    objects = [(f"o{at}", pa.struct([(f"k{at}_{each}", pa.int64()) for each in range(4)])) for at in range(600)]
+    decoder = JsonDecoder(pa.schema(objects), "ignore", DecodeLimits())
+    assert decoder._members is None
+    rows = decoder.decode(pa.array([b'{"o7":{"k7_2":5}}', b'{"o8":{"k8_1":6},"o7":{}}'], pa.binary())).rows
+    assert [row["o7"] and row["o7"]["k7_2"] for row in rows.to_pylist()] == [5, None]

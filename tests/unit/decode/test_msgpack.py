@@ -96,7 +96,7 @@ def test_an_address():
     found = decode(options, framed({"id": 1}), framed({"id": 1}, 8), framed({"id": 1}, 9))
     assert found.rows["id"].to_pylist() == [1]
     assert found.rejects.reason == [Reason.UNKNOWN_SCHEMA] * 2
-    assert "a name and a list of fields" in found.rejects.detail[1]
+    assert "schema requires `name` and `fields`" in found.rejects.detail[1]
     with pytest.raises(RegistryUnreachable):
         decode({"registry": "http://127.0.0.1:9"}, framed({"id": 1}))
 
@@ -165,10 +165,10 @@ def test_names_that_producers_make_up_are_few_and_short(folder):
         ("{", "is not JSON"),
         ("[5]", "an id of 0"),
         ('{"id": -1, "name": "x", "fields": []}', "an id of 0"),
-        ('{"id": 1, "name": "x", "fields": []}', "a name and a list of fields"),
-        ('{"id": 1, "fields": [{"name": "a", "type": "int"}]}', "a name and a list"),
-        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "date"}]}', "MessagePack has no date"),
-        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "array<decimal(5,2)>"}]}', "has no decimal"),
+        ('{"id": 1, "name": "x", "fields": []}', "schema requires `name` and `fields`"),
+        ('{"id": 1, "fields": [{"name": "a", "type": "int"}]}', "schema requires `name`"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "date"}]}', "is not a MessagePack type"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "array<decimal(5,2)>"}]}', "not a MessagePack type"),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "map<int, int>"}]}', "a: "),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "wat"}]}', "Invalid type: 'wat'"),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}', "same name"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.decode.inference import evolve, of
 from headrace.decode.payload_field import MessageScope, PayloadField, dated_field, input_field, payload_field
+from headrace.spec.table import Coerce
 
 TEXTS = st.text(min_size=1, max_size=5)
 FIELDS = st.builds(
@@ -32,6 +33,7 @@ FIELDS = st.builds(
     message=st.none() | st.builds(MessageScope, st.booleans(), st.lists(TEXTS, max_size=2).map(tuple)),
     record=st.booleans(),
     optional=st.booleans(),
+    coerce=st.sampled_from([None, Coerce(string=True), Coerce(timestamp="ms")]),
     masked_type=st.sampled_from(["", "long"]),
     other=st.dictionaries(st.sampled_from([b"comment", b"delta.typeChanges"]), st.binary(min_size=1, max_size=3)),
 )
@@ -47,7 +49,7 @@ def test_every_attribute_is_written():
     """An attribute that is added to the class and not to `to_arrow` is lost here."""
     item = PayloadField(
         **{"name": "a", "type": pa.int64(), "nullable": False, "rescued": False, "rescue": "type"},
-        **{"message": MessageScope(False, ("b",)), "other": {b"comment": b"c"}},
+        **{"message": MessageScope(False, ("b",)), "other": {b"comment": b"c"}, "coerce": Coerce(string=True)},
         **dict.fromkeys(("path", "absolute_path", "unit", "default", "elements_of", "masked_type"), "x"),
         **dict.fromkeys(("json_text", "skipped", "exploded", "change", "record", "optional"), True),
     )

@@ -36,8 +36,8 @@ def good(number: int) -> bytes:
 def test_good_records_cost_no_call_of_the_exact_reader(monkeypatch: pytest.MonkeyPatch):
     """The exact reader works value by value; it may see the poison and its like, never the good."""
     read: list[bytes] = []
-    real: Callable[[ExactReader, bytes], Any] = ExactReader.read
-    monkeypatch.setattr(ExactReader, "read", lambda self, raw: (read.append(raw), real(self, raw))[1])
+    real: Callable[[ExactReader, str], Any] = ExactReader.read
+    monkeypatch.setattr(ExactReader, "read", lambda self, text: (read.append(text.encode()), real(self, text))[1])
     plan = shaped(plan_of(table=TABLE))
     plan.apply(envelopes([good(number) for number in range(GOODS)]))
     assert read == []

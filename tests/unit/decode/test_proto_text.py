@@ -253,7 +253,7 @@ def test_a_file_and_its_imports(tmp_path):
     assert [field.message.name for field in order.fields] == ["shop.Place", "geo.Point"]
     main.write_text(HEAD + 'package shop; import "shop/main2.proto"; message Order {}')
     with pytest.raises(
-        BadProtobufSchema, match=r"main\.proto:2: import shop/main2\.proto not found; put it in the folder"
+        BadProtobufSchema, match=r"main\.proto:2: import shop/main2\.proto not found; put it in the directory"
     ):
         in_file(str(main), 64)
     main.write_text(HEAD + 'package shop; import "../geo/point.proto"; message Order {}')

@@ -336,7 +336,7 @@ def test_unknown_fields_are_ignored_and_counted(at):
     assert found.ignored == {"#100": 2, "cash.#100": 1}
 
 
-def test_unknown_fields_are_letters_under_a_strict_contract(at):
+def test_unknown_fields_are_dead_letters_under_a_strict_contract(at):
     found = at.decode(b"\x08\x01" + STRAY, b"\x08\x02", INSIDE, new_field="reject")
     assert (found.rejects.index, set(found.rejects.reason)) == ([0, 2], {Reason.NEW_FIELD})
     assert found.rejects.detail[1] == "cash.#100: the schema does not have this field"
@@ -417,6 +417,52 @@ def test_long_runs_of_unpacked_elements():
     assert [len(row) for row in found.rows["n"].to_pylist()] == [3000, *[1] * 500, 4]
     assert found.rows["n"][501].as_py() == [1, 2, 3, 4]
     assert found.rows["s"][0].as_py() == "x"
+
+
+NESTED = """
+syntax = "proto3";
+package t;
+import "google/protobuf/timestamp.proto";
+message M {
+  int64 id = 1;
+  message To { string zip = 1; Geo geo = 2; google.protobuf.Timestamp at = 3; }
+  message Geo { double lat = 1; }
+  To to = 2;
+  repeated Geo stops = 3;
+  map<string, Geo> named = 4;
+}
+"""
+
+
+def test_nested_messages_are_flattened():
+    schema = linked([parsed(NESTED, "m.proto")])
+    kind = message_factory.GetMessageClass(schema.pool.FindMessageTypeByName("t.M"))
+    whole = kind(id=1, to={"zip": "0815", "geo": {"lat": 1.5}}, stops=[{"lat": 2.5}])
+    values = pa.array([whole.SerializeToString(), kind(id=2).SerializeToString()], pa.binary())
+    options = OPTIONS.model_copy(update={"flatten": True})
+    given, limits = Given(schema), DecodeLimits()
+    unknown = ProtobufDecoder(given, pa.schema([]), "evolve", limits, options).decode(values).unknown
+    payload = evolve(pa.schema([]), unknown or {})
+    assert sorted(payload.names) == ["id", "named", "stops", "to_at", "to_geo_lat", "to_zip"]
+    rows = ProtobufDecoder(given, payload, "reject", limits, options).decode(values).rows.to_pylist()
+    first, second = ({**row, "named": dict(row["named"])} for row in rows)
+    nested = {"to_zip": "0815", "to_geo_lat": 1.5, "to_at": None}
+    assert first == {"id": 1, **nested, "stops": [{"lat": 2.5}], "named": {}}
+    assert second == {"id": 2, **dict.fromkeys(nested), "stops": [], "named": {}}
+
+
+def test_names_that_are_equal_when_flattened_are_dead_letters():
+    text = """
+    syntax = "proto3";
+    package t;
+    message M { message To { string zip = 1; } To to = 1; string to_zip = 2; }
+    """
+    schema = linked([parsed(text, "m.proto")])
+    options = OPTIONS.model_copy(update={"flatten": True})
+    asked = ProtobufDecoder(Given(schema), pa.schema([("to_zip", pa.string())]), "ignore", DecodeLimits(), options)
+    found = asked.decode(pa.array([b"\x12\x01x"], pa.binary()))
+    assert found.rejects.reason == [Reason.UNKNOWN_SCHEMA]
+    assert found.rejects.detail == ["two fields of t.M have the name 'to_zip' with flatten"]
 
 
 def test_cut_at_every_byte(shop, at):

@@ -137,7 +137,7 @@ def test_a_folder_that_takes_nothing_only_costs_questions(tmp_path):
         assert registry(server.url, tmp_path / "file").schema(1).text == '"int"'
 
 
-def test_an_unknown_id_is_remembered_for_a_while(tmp_path):
+def test_an_unknown_id_is_stored_for_a_while(tmp_path):
     now = [0.0]
     with Server({}) as server:
         asked = Registry(RegistrySpec(url=server.url), tmp_path, lambda: now[0])
@@ -223,7 +223,7 @@ def test_a_slow_answer_is_cut(tmp_path, piece, before):
 def test_nobody_listens(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(RegistryUnreachable, match="does not answer"):
+    with pytest.raises(RegistryUnreachable, match="does not respond"):
         registry(f"http://127.0.0.1:{port}", tmp_path).schema(1)
 
 

@@ -17,7 +17,7 @@ from headrace.decode.payload import payload_schema_of
 from headrace.decode.payload_field import PayloadField, Rescue, rescue_field
 from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
-from headrace.errors import ColumnsDisagree, UsageError
+from headrace.errors import ColumnMismatch, UsageError
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from headrace.spec.route_id import RouteId
@@ -68,7 +68,7 @@ def test_a_new_field_inside_an_array_keeps_the_array():
     assert row == {"items": [{"n": 1}, {"n": 2}], "_rescued": '{"items":[{"n":1},{"n":2, "m": 3}]}'}
 
 
-def test_where_null_is_not_allowed_the_record_is_a_letter():
+def test_where_null_is_not_allowed_the_record_is_a_dead_letter():
     applied = rescuing().apply(envelopes([{"id": "x"}, {"price": 1}, b"{", {"id": 1, "ID": 2}]))
     assert letters(applied) == [
         (0, "decode", "type"),
@@ -112,7 +112,7 @@ def test_an_existing_table_gets_the_column_and_one_of_another_type_stops():
     plan = plan_of({"": have}, table={"contract": {"new_field": "rescue"}})
     assert plan.apply(envelopes([{"a": 1, "b": 2}])).tables[RouteId()].schema == have.append(RESCUED)
     strange = plan_of({"": have.append(pa.field("_rescued", pa.int64()))}, table={"contract": {"new_field": "rescue"}})
-    with pytest.raises(ColumnsDisagree, match="_rescued"):
+    with pytest.raises(ColumnMismatch, match="_rescued"):
         shaped(strange, existing=have.append(pa.field("_rescued", pa.int64())))
     turned_off = plan_of({"": have.append(RESCUED)})
     assert rows(turned_off.apply(envelopes([{"a": 1}]))) == [{"a": 1, "_rescued": None}]

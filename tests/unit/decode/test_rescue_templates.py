@@ -66,7 +66,7 @@ def _change(pick: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("rescue", ["type", "field"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: Rescue, seed: int):
+def test_by_template_and_one_by_one_are_the_same(new_field: NewField, rescue: Rescue, seed: int):
     pick = random.Random(seed)
     made = bound_errors(layout(rescue), new_field, DecodeLimits())
     alone = bound_errors(layout(rescue), new_field, DecodeLimits())

@@ -78,7 +78,7 @@ def test_blank_lines_are_no_rows():
     assert pieces.owner.tolist() == [0, 0, 1]
 
 
-def test_every_row_of_a_record_or_a_letter():
+def test_every_row_of_a_record_or_a_dead_letter():
     ids, letters, counts = applied(
         plan(), b'[{"id":1},{"id":2}]', b'[{"id":3},{"id":"x"},{"id":4}]', b"[]", b'[{"id":5}]', None
     )

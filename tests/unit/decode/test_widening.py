@@ -156,7 +156,7 @@ def test_a_date_becomes_a_time_and_dates_go_on_being_read() -> None:
 
 
 @pytest.mark.parametrize("value", ["x", "12", True, {"a": 1}, [1], 1e39, 10**38])
-def test_what_fits_no_wider_type_is_a_letter_and_changes_nothing(value: Any) -> None:
+def test_what_fits_no_wider_type_is_a_dead_letter_and_changes_nothing(value: Any) -> None:
     types, found, dead = wide(
         pa.schema([pa.field("v", pa.int64()), pa.field("w", pa.int32())]), [{"v": 1}, {"v": value, "w": 2**40}]
     )

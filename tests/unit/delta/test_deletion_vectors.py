@@ -18,8 +18,8 @@ from headrace.delta.log_writer import LogWriter
 from headrace.delta.rows import read_rows
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.delta.snapshot import active_files
-from headrace.errors import ChangesUnknown, TableDamaged, TableFeature
-from headrace.pipeline.deduplicate import _told
+from headrace.errors import ChangeDataUnavailable, TableDamaged, TableFeature
+from headrace.pipeline.deduplicate import _stored_keys
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 from headrace.table.vacuum import unused_files
@@ -131,7 +131,7 @@ def test_without_change_data_rows_that_went_are_unknown(tmp_path: Path):
     vectored(store, [0])
     vectored(store, None)
     vectored(store, [1])
-    with pytest.raises(ChangesUnknown, match="version 1"):
+    with pytest.raises(ChangeDataUnavailable, match="version 1"):
         Table(store.uri).changes(0).records()
     assert ids(Table(store.uri).changes(3).records()) == ["1", "3"]
 
@@ -160,7 +160,7 @@ def _vector(store: Store, version: int) -> str:
     return file.vector.path
 
 
-def test_a_row_that_was_deleted_makes_no_double(tmp_path: Path):
+def test_a_row_that_was_deleted_is_no_duplicate(tmp_path: Path):
     import pyarrow as pa
 
     schema = pa.schema([pa.field("id", pa.int64()), SOURCE])
@@ -169,5 +169,5 @@ def test_a_row_that_was_deleted_makes_no_double(tmp_path: Path):
     table.bulk_insert([{"id": each, "_source": said} for each in range(4)])
     store = Store(table.path)
     vectored(store, [1, 3])
-    (known,) = _told(store, 2, ["id"], schema, 0)
+    (known,) = _stored_keys(store, 2, ["id"], schema, 0)
     assert known["id"].to_pylist() == [0, 2]

@@ -48,7 +48,7 @@ def carrying(key: str, value: Any = "x", nested: bool = False) -> str:
         state(pa.schema([pa.field("id", pa.int64(), False)])),  # NOT NULL is the plan's to enforce
     ],
 )
-def test_plain_tables_are_adopted(table: TableState) -> None:
+def test_plain_tables_allow_direct_commits(table: TableState) -> None:
     assert append_blocker(table) is None
 
 
@@ -111,7 +111,7 @@ def test_plain_tables_are_adopted(table: TableState) -> None:
         (state(text=carrying("comment").replace('"long"', '"interval day"')), "interval day"),
     ],
 )
-def test_what_a_blind_append_would_break_is_not_adopted(table: TableState, said: str) -> None:
+def test_what_a_blind_append_would_break_blocks_direct_commits(table: TableState, said: str) -> None:
     reason = append_blocker(table)
     assert reason is not None
     assert said.replace("\\", "") in reason

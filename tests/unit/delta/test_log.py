@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace.delta.log import LogWalk, commits_between, read_commit, version_path
-from headrace.errors import ChangesUnknown, StorageUnreachable
+from headrace.errors import ChangeDataUnavailable, StorageUnreachable
 from headrace.storage.store import Store
 from headrace.table.change_feed import changes
 
@@ -71,5 +71,5 @@ def test_changes_of_a_commit_that_was_cleaned_up_are_not_left_out(tmp_path):
     store = Store(str(tmp_path))
     store.delete([version_path(0), version_path(1)])
     assert changes(store, 2, None).arrow()["n"].to_pylist() == [2, 3]
-    with pytest.raises(ChangesUnknown, match="no longer has every commit from version 1 to version 3"):
+    with pytest.raises(ChangeDataUnavailable, match="no longer has every commit from version 1 to version 3"):
         changes(store, 1, None).arrow()

@@ -47,7 +47,7 @@ def made(store: Store, schema: pa.Schema = SCHEMA, **properties: str) -> LogWrit
     return tail
 
 
-def test_the_first_version_is_table_rows_and_marks_in_one(store: Store) -> None:
+def test_the_first_version_is_table_rows_and_txns_in_one(store: Store) -> None:
     tail = LogWriter.open(store, MARKS)
     assert tail.state is None
     name, file = str(uuid.uuid4()), staged(store, [1, 2])
@@ -189,7 +189,7 @@ def test_another_partitioning_stops(store: Store) -> None:
         tail.append([staged(store, [3])], marks(2), {})
 
 
-def test_a_constraint_added_underneath_is_not_for_the_tail(store: Store) -> None:
+def test_a_constraint_added_underneath_is_not_for_the_log_writer(store: Store) -> None:
     tail = made(store)
     opened(store).alter.add_constraint({"positive": "id > 0"})
     with pytest.raises(DirectCommitBlocked, match=r"delta\.constraints\.positive"):
@@ -221,7 +221,7 @@ def test_a_table_that_is_gone_stops_and_is_not_made_again(store: Store) -> None:
 
 
 @pytest.mark.parametrize("versions", [1, 2, 5])
-def test_a_table_made_anew_stops_however_far_it_has_come(store: Store, versions: int) -> None:
+def test_a_recreated_table_stops_however_far_it_has_come(store: Store, versions: int) -> None:
     tail = made(store)
     tail.append([staged(store, [3])], marks(2), {})
     shutil.rmtree(store.root)
@@ -250,7 +250,7 @@ def test_a_version_of_ours_written_over_by_others_is_found_out(store: Store) -> 
         tail.append([staged(store, [4])], marks(3), {})
 
 
-def test_a_log_cleaned_up_underneath_is_read_anew(store: Store) -> None:
+def test_a_log_cleaned_up_underneath_is_read_again(store: Store) -> None:
     slow, quick = made(store), LogWriter.open(store, MARKS)
     for batch in range(2, 8):
         quick.append([staged(store, [batch + 1])], marks(batch), {})
@@ -276,7 +276,7 @@ def test_a_table_whose_log_is_only_a_checkpoint_can_be_appended_to_and_can_go(st
         late.append([staged(store, [4])], marks(3), {})
 
 
-def test_marks_outlive_checkpoint_clean_up_and_transaction_retention(store: Store) -> None:
+def test_txns_outlive_checkpoint_clean_up_and_transaction_retention(store: Store) -> None:
     tail = made(store, **{"delta.setTransactionRetentionDuration": "interval 7 days"})
     for batch in range(2, 5):
         tail.append([staged(store, [batch + 1])], marks(batch), {})
@@ -287,7 +287,7 @@ def test_marks_outlive_checkpoint_clean_up_and_transaction_retention(store: Stor
     assert again.current_state().txns == marks(4)
 
 
-def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_told(store: Store) -> None:
+def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_reported(store: Store) -> None:
     made(store)
     tail = LogWriter.open(store, MARKS)
     tail.append([staged(store, [3])], marks(2), {})
@@ -346,7 +346,7 @@ def test_a_lost_reply_at_birth_is_settled_by_the_log(store: Store) -> None:
     assert ids(store) == [1, 2, 3]
 
 
-def test_while_nothing_can_be_read_the_caller_retries_and_nothing_doubles(store: Store) -> None:
+def test_while_nothing_can_be_read_the_caller_retries_and_nothing_is_duplicated(store: Store) -> None:
     flaky = Flaky(store.uri)
     tail = made(flaky)
     file = staged(store, [3])
@@ -378,7 +378,7 @@ def test_a_zombie_changes_nothing(store: Store) -> None:
     assert opened(store).version() == 2
 
 
-def test_a_mark_set_back_by_others_stops(store: Store) -> None:
+def test_a_txn_set_back_by_others_stops(store: Store) -> None:
     tail = made(store)
     tail.append([staged(store, [3])], marks(5), {})
     back = CommitProperties(app_transactions=[Transaction("headrace:shop", 2)])
@@ -405,7 +405,7 @@ def test_of_two_creators_the_second_appends(store: Store) -> None:
     assert ids(store) == [1, 2]
 
 
-def test_what_others_did_is_told(store: Store) -> None:
+def test_what_others_did_is_reported(store: Store) -> None:
     tail, other = made(store), LogWriter.open(store, MARKS)
     write_deltalake(store.delta_uri, pa.table({"id": [50], "day": ["x"]}), mode="append")
     opened(store).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
@@ -484,6 +484,7 @@ def test_evolving_keeps_what_others_added_meanwhile(store: Store) -> None:
     [
         (SCHEMA.append(pa.field("k", pa.int64(), False)), "k cannot be added"),
         (pa.schema([pa.field("id", pa.string())]), "id is long in the table, not string"),
+        (SCHEMA.append(pa.field("ID", pa.int64())), "ID cannot be added: the table has id"),
     ],
 )
 def test_a_table_never_evolves_against_its_rows(store: Store, schema: pa.Schema, said: str) -> None:
@@ -503,7 +504,7 @@ def test_the_protocol_rises_only_for_a_type_that_needs_it(store: Store) -> None:
     assert opened(store).protocol().reader_features == ["timestampNtz"]
 
 
-def test_a_table_the_tail_could_not_write_is_not_made_by_it(store: Store) -> None:
+def test_a_table_the_log_writer_could_not_write_is_not_made_by_it(store: Store) -> None:
     with pytest.raises(DirectCommitBlocked, match="columnMapping"):
         made(store, **{"delta.columnMapping.mode": "name"})
     assert LogWriter.open(store).state is None

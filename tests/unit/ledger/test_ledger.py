@@ -4,7 +4,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from headrace.delta import checkpoints
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import Fenced, NewerFormat, StorageUnreachable, TxnMismatch
+from headrace.errors import Fenced, StorageUnreachable, TxnMismatch, UnsupportedStateFormat
 from headrace.ledger import compaction
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ from headrace.source.ranges import Range
 from headrace.storage.base import NotFound
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind, TableIntent
-from services.clocks import DAY, clock
+from services.clocks import DAY, YEAR, clock
 
 KNOWN = "known_tables/000000000001"
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -76,7 +76,7 @@ def test_before_the_first_batch_there_is_nothing(store):
     assert not Path(store.root).exists()
 
 
-def test_the_position_of_every_partition_is_in_the_newest_booking(store):
+def test_the_position_of_every_partition_is_in_the_newest_ledger_row(store):
     ledger = reopened(store)
     run(ledger, ("orders", 0, 0, 10), ("orders", 1, 5, 8), ("a.b-c_d", 0, 0, 1))
     run(ledger, ("orders", 0, 10, 12))
@@ -86,7 +86,7 @@ def test_the_position_of_every_partition_is_in_the_newest_booking(store):
         assert seen.open_batch() is None
 
 
-def test_the_position_is_found_behind_commits_that_are_no_bookings(store):
+def test_the_position_is_found_behind_commits_that_are_no_ledger_rows(store):
     ledger = reopened(store)
     run(ledger, ("orders", 0, 0, 10))
     run(ledger, ("orders", 0, 10, 20))
@@ -113,7 +113,7 @@ def ledger_uri(store):
     return Path(store.root, "ledger").as_uri()
 
 
-def test_an_open_batch_comes_back_as_it_was_begun(store):
+def test_an_open_batch_comes_back_as_its_intent_has_it(store):
     begun = intent(1, ("orders", 0, 0, 10, "id-1"), counts=Counts(read=10, reasons={"type": 2}))
     reopened(store).begin(begun)
     assert reopened(store).open_batch() == begun
@@ -123,7 +123,7 @@ def merged(inserted=None, updated=None, deleted=None):
     return {"inserted": inserted, "updated": updated, "deleted": deleted}
 
 
-def test_a_booking_tells_the_whole_account(store):
+def test_a_ledger_row_tells_the_whole_account(store):
     ledger = reopened(store)
     counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3}, {"lake/a: few": 2}, 4)
     tables = (written("lake/a", 6), written("lake/_dead", 2, dead_letters=True))
@@ -171,7 +171,7 @@ def test_rows_are_the_newest_ones(store):
     assert [row["batch"] for row in ledger.rows(2)] == [4, 5]
 
 
-def test_booking_twice_books_once(store):
+def test_recording_twice_records_once(store):
     ledger, other = reopened(store), reopened(store)
     begun = intent(1, ("orders", 0, 0, 10))
     ledger.begin(begun)
@@ -182,7 +182,7 @@ def test_booking_twice_books_once(store):
     assert other.position() == ledger.position()
 
 
-def test_a_booking_whose_reply_was_lost_is_booked_once(store, monkeypatch):
+def test_a_ledger_row_whose_reply_was_lost_is_recorded_once(store, monkeypatch):
     ledger = reopened(store)
     run(ledger, ("orders", 0, 0, 10))
     begun = intent(2, ("orders", 0, 10, 20))
@@ -222,7 +222,7 @@ def test_of_two_drivers_one_begins(store, other):
     one, two = reopened(store), reopened(store)
     begun = intent(1, ("orders", 0, 0, 10))
     one.begin(begun)
-    with pytest.raises(Fenced, match="has an intent of another driver"):
+    with pytest.raises(Fenced, match="has an intent of another instance"):
         two.begin(replace(begun, **other))
 
 
@@ -288,7 +288,8 @@ def test_it_stays_compact_by_itself(store, few, runs):
     """Few files in the table, and few on disk, once readers of older versions are done."""
     for number in range(120):
         ledger = reopened(store) if number % (120 // runs) == 0 else ledger  # noqa: F821
-        run(ledger, ("orders", 0, number, number + 1))
+        with clock((number - 120) * timedelta(minutes=10)):
+            run(ledger, ("orders", 0, number, number + 1))
         aged(store)
     assert len(active(store)) <= 25
     assert len(data_files(store)) <= len(active(store)) + 30
@@ -296,6 +297,19 @@ def test_it_stays_compact_by_itself(store, few, runs):
     assert [row["batch"] for row in reopened(store).rows(3)] == [118, 119, 120]
     assert reopened(store).position() == {("orders", 0): 120}
     assert DeltaTable(Path(store.root, "ledger")).to_pyarrow_table().num_rows == 120
+
+
+def test_a_clock_a_year_ahead_sweeps_no_file_that_a_reader_may_have_open(store, few, monkeypatch):
+    ledger = reopened(store)
+    for number in range(30):
+        run(ledger, ("orders", 0, number, number + 1))
+    files, now = set(data_files(store)), time.time
+    assert len(files) > len(active(store))
+    monkeypatch.setattr(time, "time", lambda: now() + YEAR.total_seconds())
+    with clock(YEAR):
+        for number in range(30, 60):
+            run(ledger, ("orders", 0, number, number + 1))
+    assert files <= set(data_files(store))
 
 
 def test_its_log_is_cleaned_up_to_what_is_proved_to_be_old(store, few):
@@ -328,7 +342,8 @@ def test_a_death_while_it_is_compacted_loses_nothing(store, few, monkeypatch):
     assert [row["batch"] for row in reopened(store).rows(20)] == list(range(1, 11))
     ledger = reopened(store)
     for number in range(10, 40):
-        run(ledger, ("orders", 0, number, number + 1))
+        with clock((number - 9) * timedelta(minutes=10)):
+            run(ledger, ("orders", 0, number, number + 1))
         aged(store)
     assert [row["batch"] for row in ledger.rows(99)] == list(range(1, 41))
     assert len(data_files(store)) <= len(active(store)) + 30
@@ -347,7 +362,7 @@ def test_a_compaction_that_cannot_be_done_fails_no_batch(store, few, monkeypatch
 
 def test_a_decision_moves_the_position_and_is_a_row(store):
     ledger = reopened(store)
-    ledger.known.remember(topics={"orders": "id-1"})
+    ledger.known.store(topics={"orders": "id-1"})
     run(ledger, ("orders", 0, 0, 10), ("orders", 1, 0, 10))
     ledger.decide("offsets 10 to 19 are gone: accepted", {("orders", 0): 20})
     ledger.decide("the topic was made anew: accepted", {}, [Range("orders", 1, 0, 0, "id-2")])
@@ -379,10 +394,10 @@ def test_a_decision_that_died_half_way_is_finished_with_its_reason(store, monkey
 def test_what_is_known_is_written_only_when_it_changes(store):
     ledger = reopened(store)
     table = KnownTable("id-a", "direct")
-    ledger.known.remember(tables={"lake/a": table}, topics={"orders": "id-1"})
-    ledger.known.remember(tables={"lake/a": table})
+    ledger.known.store(tables={"lake/a": table}, topics={"orders": "id-1"})
+    ledger.known.store(tables={"lake/a": table})
     assert [item.path for item in store.list("known_tables")] == [KNOWN]
-    ledger.known.remember(topics={"orders": "id-2"})
+    ledger.known.store(topics={"orders": "id-2"})
     seen = reopened(store).known
     assert (seen.tables, seen.topics) == ({"lake/a": table}, {"orders": "id-2"})
     seen.forget("lake/a")
@@ -391,25 +406,25 @@ def test_what_is_known_is_written_only_when_it_changes(store):
 
 def test_what_is_known_is_never_written_over_another_drivers(store):
     one, two = reopened(store), reopened(store)
-    one.known.remember(topics={"orders": "id-1"})
-    two.known.remember(topics={"orders": "id-1"})
-    one.known.remember(topics={"orders": "id-2"})
+    one.known.store(topics={"orders": "id-1"})
+    two.known.store(topics={"orders": "id-1"})
+    one.known.store(topics={"orders": "id-2"})
     with pytest.raises(Fenced):
-        two.known.remember(topics={"orders": "id-3"})
+        two.known.store(topics={"orders": "id-3"})
     assert reopened(store).known.topics == {"orders": "id-2"}
 
 
 def test_a_newer_format_is_refused(store):
     ledger = reopened(store)
-    ledger.known.remember(topics={"orders": "id-1"})
+    ledger.known.store(topics={"orders": "id-1"})
     store.put(KNOWN, json.dumps({**json.loads(store.get(KNOWN)), "format": 3}).encode())
-    with pytest.raises(NewerFormat, match="has format 3"):
+    with pytest.raises(UnsupportedStateFormat, match="has format 3"):
         reopened(store)
     store.delete([KNOWN])
     run(reopened(store), ("orders", 0, 0, 1))
     log = Path(store.root, "ledger", "_delta_log", f"{0:020}.json")
     log.write_text(log.read_text().replace('"headrace.format":"2"', '"headrace.format":"3"'))
-    with pytest.raises(NewerFormat, match="has format 3"):
+    with pytest.raises(UnsupportedStateFormat, match="has format 3"):
         reopened(store)
 
 
@@ -419,27 +434,43 @@ def test_a_state_folder_of_another_pipeline_is_refused(store):
         Ledger.open(store, "web")
 
 
-def test_a_table_ahead_of_the_ledger_is_told(store):
+def test_a_table_ahead_of_the_ledger_is_reported(store):
     ledger = reopened(store)
-    ledger.check_mark("lake/a", None)
-    ledger.known.remember(tables={"lake/a": KnownTable("id", "direct", writers=("shop",))})
+    ledger.check_txn("lake/a", None)
+    ledger.known.store(tables={"lake/a": KnownTable("id", "direct", writers=("shop",))})
     run(ledger, ("orders", 0, 0, 1))
-    ledger.check_mark("lake/a", 1)
+    ledger.check_txn("lake/a", 1)
     with pytest.raises(TxnMismatch, match="has batch 2"):
-        ledger.check_mark("lake/a", 2)
+        ledger.check_txn("lake/a", 2)
     late = reopened(store)
     ledger.begin(intent(2, ("orders", 0, 1, 2)))
-    ledger.check_mark("lake/a", 2)
+    ledger.check_txn("lake/a", 2)
     ledger.record(intent(2, ("orders", 0, 1, 2)), (), THEN)
     run(ledger, ("orders", 0, 2, 3))
-    with pytest.raises(Fenced, match="another driver"):
-        late.check_mark("lake/a", 3)
+    with pytest.raises(Fenced, match="another instance"):
+        late.check_txn("lake/a", 3)
     with pytest.raises(TxnMismatch, match="no txn"):
-        ledger.check_mark("lake/a", None)
+        ledger.check_txn("lake/a", None)
 
 
-def test_without_a_begun_there_is_no_open_batch(store):
+def test_without_an_intent_there_is_no_open_batch(store):
     run(reopened(store), ("orders", 0, 0, 1))
     with pytest.raises(NotFound):
         store.get("intents/000000000002")
     assert reopened(store).open_batch() is None
+
+
+@pytest.mark.parametrize("recorded", [1, 2])
+def test_no_ledger_is_rebuilt_beside_an_instance_that_records_batches(store, recorded):
+    """It took the ledger for lost, or for set back, and tables have the batch that the other instance is writing."""
+    other = reopened(store)
+    for batch in range(1, recorded):
+        run(other, ("orders", 0, batch, batch + 1))
+    ledger = reopened(store)
+    run(other, ("orders", 0, recorded, recorded + 1))
+    other.begin(intent(recorded + 1, ("orders", 0, recorded + 1, recorded + 2)))
+    ledger.assume(recorded + 1, {("orders", 0): recorded + 2})
+    with pytest.raises(Fenced, match=f"another instance has recorded batch {recorded}"):
+        ledger.rebuild("the ledger was lost")
+    other.record(other.open_batch(), (), THEN)
+    assert [row["note"] for row in reopened(store).rows(9)] == [""] * (recorded + 1)

@@ -26,7 +26,7 @@ from headrace.spec.maintenance import MaintenanceSpec
 from headrace.storage.store import Store
 from headrace.table.optimize import z_order_prefix
 from headrace.validate.load import examine_text
-from services.keeping import LOG, Keeping
+from services.maintenance import LOG, Keeping
 
 MB = 1_000_000
 RULES = MaintenanceSpec(min_input_files=10, idle_after=timedelta(hours=1), max_bytes_per_run=256 * MB)
@@ -158,8 +158,8 @@ def test_maintenance_is_reported_before_and_after_and_stays_in_status_and_histor
     assert run.ids() == [0, 1, 2, 3, 4]
     assert run.files() == 1
     newest = Table(run.place).history(1)[0]
-    assert (newest.operation, newest.account["by"]) == ("OPTIMIZE", "shop")
-    assert newest.account["reason"] == "small files: 5 files in 1 partition"
+    assert (newest.operation, newest.headrace["by"]) == ("OPTIMIZE", "shop")
+    assert newest.headrace["reason"] == "small files: 5 files in 1 partition"
     found = Journal(run.pipeline.state)
     assert found.running is None
     assert {each["table"] for each in found.done} >= {str(run.place)}
@@ -264,7 +264,7 @@ def test_maintenance_in_words():
     action = {"operation": "compact", "table": "t", "reason": "idle", "files": 1200, "bytes": 34_000, "at": "12:00"}
     event = {"event": "maintenance", "pipeline": "shop", **action}
     assert sentence({**event, "state": "done"}) == "shop: done: compact t: idle (1,200 files, 34,000 bytes)"
-    assert sentence({**event, "state": "failed", "message": "Conflict: x"}).endswith("; Conflict: x")
+    assert sentence({**event, "state": "failed", "message": "CommitConflict: x"}).endswith("; CommitConflict: x")
     assert list(_maintenance({"done": [action], "running": action})) == [
         "12:00 compact t: idle (1,200 files, 34,000 bytes)",
         "12:00 running: compact t: idle (1,200 files, 34,000 bytes)",
@@ -320,14 +320,14 @@ def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path
     with run.open():
         run.pipeline.maintain(at_end=True)
         if point == "after_staging":  # nothing was decided: the record is read again
-            run.desk.sent.pop()
+            run.harness.sent.pop()
             run.sent -= 1
             run.batch()
         run.pipeline.maintain(at_end=True)
     assert run.ids() == list(range(5))
 
 
-def test_doubles_are_known_after_a_compaction(tmp_path: Path):
+def test_duplicates_are_known_after_a_compaction(tmp_path: Path):
     """What a table remembers of its keys is its rows, wherever they are now."""
     once = {"deduplicate": {"keys": ["id"], "within": "1d"}}
     with Keeping(tmp_path, table=once, **maintain()).open() as run:
@@ -340,7 +340,7 @@ def test_doubles_are_known_after_a_compaction(tmp_path: Path):
         assert run.files() == 1
 
 
-def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
+def test_files_that_others_took_away_are_planned_again(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()
@@ -349,7 +349,7 @@ def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
         Table(run.place).optimize()
         run.pipeline.maintain()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
-        assert failed["message"].startswith("Conflict")
+        assert failed["message"].startswith("CommitConflict")
         for _ in range(5):
             run.batch()
         run.pipeline.maintain(at_end=True)
@@ -357,7 +357,7 @@ def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
         assert run.files() == 1
 
 
-def test_a_file_that_is_gone_is_told_and_stops_nothing(tmp_path: Path):
+def test_a_file_that_is_gone_is_reported_and_stops_nothing(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()

@@ -23,7 +23,7 @@ from headrace.storage.store import Store
 from headrace.validate.load import loads
 from headrace.version import VERSION
 from headrace.write.intent import Intent
-from services.desk import Desk, ingest
+from services.in_process_pipeline import Harness, ingest
 from services.plans import envelope
 
 MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}}
@@ -91,9 +91,9 @@ def test_a_first_start_is_no_growth(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("table", "wins"), [(MERGED, 1), (ORDERED, 2)], ids=["by offset", "by a column"])
 def test_a_key_that_moves_to_a_lower_partition(tmp_path: Path, table: dict[str, Any], wins: int) -> None:
     """Why the pipeline stops, and that what it advises goes on with the newer change."""
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t", **MERGED}})
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t", **MERGED}})
     for partition, offset, seq in ((1, 70, 1), (0, 3, 2)):
-        record = envelope(offset, b'{"id": 1, "seq": %d}' % seq, topic=desk.topic, partition=partition)
-        ingest(desk.spec, pa.Table.from_pylist([record], RECORD_SCHEMA))
-        desk.options["table"] |= table
-    assert [row["seq"] for row in desk.rows("lake/t")] == [wins]
+        record = envelope(offset, b'{"id": 1, "seq": %d}' % seq, topic=harness.topic, partition=partition)
+        ingest(harness.spec, pa.Table.from_pylist([record], RECORD_SCHEMA))
+        harness.options["table"] |= table
+    assert [row["seq"] for row in harness.rows("lake/t")] == [wins]

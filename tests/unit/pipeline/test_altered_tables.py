@@ -15,40 +15,40 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from headrace.delta.snapshot import load_state
-from headrace.errors import Conflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.errors import CommitConflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.recovery.resume import Decision, decide
 from headrace.recovery.startup import StartupRecovery
 from headrace.write.leased_writer import LeasedWriter
 from headrace.write.row_edit import EditAttempt
-from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
+from services.in_process_pipeline import Harness, InProcess, ingest, no_spark, ranges_of
 
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def harness(tmp_path: Path) -> Harness:
     merge = {"keys": ["id"], "sequence_by": "seq"}
     table = {"path": f"{tmp_path}/lake/orders", "columns": COLUMNS, "mode": "upsert", "merge": merge}
-    return Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    return Harness(tmp_path, {"route": {"by": "fixed"}, "table": table})
 
 
 def row(key: int, seq: int) -> dict[str, Any]:
     return {"id": key, "seq": seq, "name": f"{seq}"}
 
 
-def rows(desk: Desk) -> dict[int, int]:
-    return {row["id"]: row["seq"] for row in desk.rows("lake/orders")}
+def rows(harness: Harness) -> dict[int, int]:
+    return {row["id"]: row["seq"] for row in harness.rows("lake/orders")}
 
 
 @contextmanager
-def running(desk: Desk) -> Iterator[Callable[[Any], None]]:
+def running(harness: Harness) -> Iterator[Callable[[Any], None]]:
     """A pipeline that stays open from batch to batch."""
-    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
+    pipeline = InProcess(harness.spec, no_spark, recovery=StartupRecovery())
 
     def feed(*values: Any) -> None:
-        start = len(desk.sent)
-        desk.send(values)
-        records = desk.envelopes(start)
+        start = len(harness.sent)
+        harness.send(values)
+        records = harness.envelopes(start)
         pipeline.one_batch(records.combine_chunks().to_batches()[0], ranges_of(records))
 
     with pipeline.take_lease():
@@ -99,26 +99,26 @@ ALTERED: dict[str, tuple[Callable[[str], None], type[PipelineStopped], str]] = {
 
 
 @pytest.mark.parametrize("name", ALTERED)
-def test_a_merged_table_that_is_altered_stops_it_by_name_again_and_again(desk: Desk, name: str) -> None:
+def test_a_merged_table_that_is_altered_stops_it_by_name_again_and_again(harness: Harness, name: str) -> None:
     alter, named, command = ALTERED[name]
-    with running(desk) as feed:
+    with running(harness) as feed:
         feed(row(1, 1))
         feed(row(2, 1))
-        alter(f"{desk.folder}/lake/orders")
+        alter(f"{harness.folder}/lake/orders")
         with pytest.raises(named) as stopped:
             feed(row(3, 1))
     assert command in stopped.value.hint
     with pytest.raises(named):
-        ingest(desk.spec, desk.envelopes(len(desk.sent)))
+        ingest(harness.spec, harness.envelopes(len(harness.sent)))
 
 
 @pytest.mark.parametrize("alter", [_grown, _appended], ids=["a column", "rows"])
-def test_what_others_add_is_gone_along_with(desk: Desk, alter: Callable[[str], None]) -> None:
-    with running(desk) as feed:
+def test_what_others_add_is_gone_along_with(harness: Harness, alter: Callable[[str], None]) -> None:
+    with running(harness) as feed:
         feed(row(1, 1), row(2, 1))
-        alter(f"{desk.folder}/lake/orders")
+        alter(f"{harness.folder}/lake/orders")
         feed(row(1, 2), {"id": 9, "seq": 10, "name": "ours"})
-    assert rows(desk) == {1: 2, 2: 1, 9: 10}
+    assert rows(harness) == {1: 2, 2: 1, 9: 10}
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_what_others_add_is_gone_along_with(desk: Desk, alter: Callable[[str], N
 )
 @pytest.mark.parametrize("when", ["before", "beside", "unseen"])
 def test_the_command_goes_on_after_a_restore(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, when: str, decision: Decision, left: dict[int, int]
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, when: str, decision: Decision, left: dict[int, int]
 ) -> None:
-    restore = _once(lambda: _restored(f"{desk.folder}/lake/orders"))
-    with running(desk) as feed:
+    restore = _once(lambda: _restored(f"{harness.folder}/lake/orders"))
+    with running(harness) as feed:
         feed(row(1, 1))
         feed(row(2, 1))
         if when == "before":
@@ -139,11 +139,11 @@ def test_the_command_goes_on_after_a_restore(
             with nullcontext() if when == "unseen" else pytest.raises(TableRestored):
                 feed(row(3, 1))
     with pytest.raises(TableRestored):
-        ingest(desk.spec, desk.envelopes(len(desk.sent)))
-    desk.serve(monkeypatch)
-    assert any("restored in version" in line for line in decide(desk.spec, [decision]))
-    ingest(desk.spec, desk.envelopes(len(desk.sent)))
-    assert rows(desk) == left
+        ingest(harness.spec, harness.envelopes(len(harness.sent)))
+    harness.serve(monkeypatch)
+    assert any("restored in version" in line for line in decide(harness.spec, [decision]))
+    ingest(harness.spec, harness.envelopes(len(harness.sent)))
+    assert rows(harness) == left
 
 
 def _once(work: Callable[[], None]) -> Callable[[], None]:
@@ -180,25 +180,27 @@ _BESIDE = {"before": _staging, "beside": _staging, "unseen": _reading}
 
 @pytest.mark.parametrize("times", [4, 5])
 def test_others_that_are_always_first_are_met_five_times(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, times: int
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Each time, somebody rewrites the file that the merge is about to replace."""
-    desk.feed([row(1, 1), row(2, 1)])
+    harness.feed([row(1, 1), row(2, 1)])
     left, stage = iter(range(times)), EditAttempt._stage
 
     def beside(editing: EditAttempt) -> Any:
         made = stage(editing)
         if next(left, None) is not None:
-            DeltaTable(f"{desk.folder}/lake/orders").update(updates={"name": "'theirs'"}, predicate="id = 2")
+            DeltaTable(f"{harness.folder}/lake/orders").update(updates={"name": "'theirs'"}, predicate="id = 2")
         return made
 
     monkeypatch.setattr(EditAttempt, "_stage", beside)
     if times < 5:
-        desk.feed([row(1, 2)])
+        harness.feed([row(1, 2)])
     else:
-        with pytest.raises(Conflict):
-            desk.feed([row(1, 2)])
-        assert rows(desk) == {1: 1, 2: 1}
-        ingest(desk.spec, desk.envelopes(len(desk.sent)))  # the batch was decided: whoever starts next finishes it
-    assert rows(desk) == {1: 2, 2: 1}
+        with pytest.raises(CommitConflict):
+            harness.feed([row(1, 2)])
+        assert rows(harness) == {1: 1, 2: 1}
+        ingest(
+            harness.spec, harness.envelopes(len(harness.sent))
+        )  # the batch was decided: whoever starts next finishes it
+    assert rows(harness) == {1: 2, 2: 1}
     assert next(left, None) is None

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.faults import Abandoned, Point, arm, armed, disarm
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 
 @pytest.fixture(autouse=True)
@@ -22,27 +22,27 @@ def _disarmed() -> Iterator[None]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """One table; its topic can be read again."""
-    made = Desk(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
+    made = Harness(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
     made.serve(monkeypatch)
     return made
 
 
-def theirs(desk: Desk, **columns: Any) -> None:
+def theirs(harness: Harness, **columns: Any) -> None:
     """Another tool creates the table."""
-    write_deltalake(str(desk.place / "lake/orders"), pa.table(columns))
+    write_deltalake(str(harness.place / "lake/orders"), pa.table(columns))
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_STAGING, Point.AFTER_STAGING])
-def test_a_table_that_appears_with_other_columns_is_written_as_it_is(desk: Desk, point: Point) -> None:
-    with armed(point, lambda: theirs(desk, id=pa.array([0], pa.int64()), text=pa.array([7], pa.int64()))):
-        desk.feed([{"id": 1, "text": 8}, {"id": 2, "text": "words"}, {"id": 3, "more": 1.5}])
-    rows = sorted(desk.rows("lake/orders"), key=lambda row: row["id"])
+def test_a_table_that_appears_with_other_columns_is_written_as_it_is(harness: Harness, point: Point) -> None:
+    with armed(point, lambda: theirs(harness, id=pa.array([0], pa.int64()), text=pa.array([7], pa.int64()))):
+        harness.feed([{"id": 1, "text": 8}, {"id": 2, "text": "words"}, {"id": 3, "more": 1.5}])
+    rows = sorted(harness.rows("lake/orders"), key=lambda row: row["id"])
     assert [(row["id"], row["text"], row["more"]) for row in rows] == [(0, 7, None), (1, 8, None), (3, None, 1.5)]
-    assert [(row["offset"], row["reason"]) for row in desk.dead()] == [(1, "type")]
-    desk.feed([{"id": 4}])
-    assert sorted(row["id"] for row in desk.rows("lake/orders")) == [0, 1, 3, 4]
+    assert [(row["offset"], row["reason"]) for row in harness.dead()] == [(1, "type")]
+    harness.feed([{"id": 4}])
+    assert sorted(row["id"] for row in harness.rows("lake/orders")) == [0, 1, 3, 4]
 
 
 # ---- a batch of several tables, of which some have it already ----
@@ -59,33 +59,33 @@ POINTS = [
 
 
 @pytest.fixture
-def branches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def branches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """Each record goes into two tables; the one that is committed first is `a_items`."""
     items = {**ITEMS, "table": {**ITEMS["table"], "path": f"{tmp_path}/lake/a_items"}}
     own = {"path": f"{tmp_path}/lake/orders"}
-    made = Desk(tmp_path, {"route": {}, "table": own, "branches": [items]})
+    made = Harness(tmp_path, {"route": {}, "table": own, "branches": [items]})
     made.serve(monkeypatch)
     return made
 
 
-def settled(desk: Desk) -> None:
+def settled(harness: Harness) -> None:
     """Each record is, for each of the tables, a row or a dead letter, once."""
-    rows = [row["id"] - 1 for row in desk.rows("lake/orders") if row["id"]]  # of a record at offset n, it is n + 1
-    dead = [row["offset"] for row in desk.dead() if row["table"].endswith("orders")]
-    assert sorted(rows + dead) == list(range(len(desk.sent)))
-    rows = [row["_source"]["offset"] for row in desk.rows("lake/a_items")]
-    dead = [row["offset"] for row in desk.dead() if row["table"].endswith("a_items")]
-    kept = [at for at, value in enumerate(desk.sent) if b"item" in (value or b"") or value == b"{"]
+    rows = [row["id"] - 1 for row in harness.rows("lake/orders") if row["id"]]  # of a record at offset n, it is n + 1
+    dead = [row["offset"] for row in harness.dead() if row["table"].endswith("orders")]
+    assert sorted(rows + dead) == list(range(len(harness.sent)))
+    rows = [row["_source"]["offset"] for row in harness.rows("lake/a_items")]
+    dead = [row["offset"] for row in harness.dead() if row["table"].endswith("a_items")]
+    kept = [at for at, value in enumerate(harness.sent) if b"item" in (value or b"") or value == b"{"]
     assert sorted(rows + dead) == kept
-    told = sorted(desk.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
+    told = sorted(harness.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
     assert all(row["read"] == row["routed"] + row["dead"] + row["filtered"] + row["skipped"] for row in told)
-    assert sum(row["read"] for row in told) == len(desk.sent)
+    assert sum(row["read"] for row in told) == len(harness.sent)
 
 
 @pytest.mark.parametrize("death", [None, *POINTS])
 @pytest.mark.parametrize("point", [Point.AFTER_STAGING, Point.AFTER_FIRST_TABLE])
 def test_what_a_table_has_already_stays_and_the_rest_is_planned_again(
-    branches: Desk, point: Point, death: Point | None
+    branches: Harness, point: Point, death: Point | None
 ) -> None:
     """Also when the driver dies over it: a letter of the second plan is not lost by finishing the first."""
 
@@ -106,8 +106,8 @@ def test_what_a_table_has_already_stays_and_the_rest_is_planned_again(
 def test_two_pipelines_make_one_new_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither saw the other's columns when it planned its first batch."""
     table = {"path": f"{tmp_path}/lake/both"}
-    one = Desk(tmp_path, {"pipeline": "one", "route": {}, "table": table}, topic="one")
-    two = Desk(tmp_path, {"pipeline": "two", "route": {}, "table": table}, topic="two")
+    one = Harness(tmp_path, {"pipeline": "one", "route": {}, "table": table}, topic="one")
+    two = Harness(tmp_path, {"pipeline": "two", "route": {}, "table": table}, topic="two")
     two.serve(monkeypatch)
     with armed(Point.AFTER_STAGING, lambda: one.feed([{"id": 1, "a": 1, "same": "x"}])):
         two.feed([{"id": 2, "b": 2.5, "same": 3}, {"id": 3, "b": 3.5}])

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from headrace.delta.actions import File
 from headrace.delta.rows import ColumnReader
 from headrace.delta.schema import SOURCE
-from headrace.errors import ColumnsDisagree
-from headrace.pipeline.deduplicate import TIME, _keys, _later_ones, _one_by_one, doubles
+from headrace.errors import ColumnMismatch
+from headrace.pipeline.deduplicate import TIME, _keys, _later_ones, _one_by_one, duplicate_mask
 from headrace.storage.store import Store
 from headrace.validate.load import examine_text
 from services.plans import LAKE, envelopes, plan_of
@@ -66,9 +66,9 @@ def test_batches_make_no_difference(said: Any, edges: set[int]) -> None:
     found: list[bool] = []
     for low, high in pairwise(bounds):
         batch = rows(said[low:high], low)
-        doubled = doubles(batch, seen, ["id", "name"], WITHIN)
-        seen.append(batch.filter(pa.array(~doubled)))
-        found += doubled.tolist()
+        is_duplicate = duplicate_mask(batch, seen, ["id", "name"], WITHIN)
+        seen.append(batch.filter(pa.array(~is_duplicate)))
+        found += is_duplicate.tolist()
     assert found == model(said)
 
 
@@ -88,15 +88,15 @@ def test_many_rounds_are_as_one_by_one(said: list[tuple[int, int]]) -> None:
 def test_the_first_by_its_place_is_kept():
     batch = rows([(1, "a", 5), (1, "a", 3), (1, "a", 20)])
     backwards = batch.take(pa.array([2, 1, 0]))
-    assert doubles(batch, [], ["id"], WITHIN).tolist() == [False, True, False]
-    assert np.array_equal(doubles(backwards, [], ["id"], WITHIN), [False, True, False])
+    assert duplicate_mask(batch, [], ["id"], WITHIN).tolist() == [False, True, False]
+    assert np.array_equal(duplicate_mask(backwards, [], ["id"], WITHIN), [False, True, False])
 
 
 def test_a_table_without_the_keys_or_with_such_as_are_not_equal_to_everyone_stops_the_pipeline():
     """0.0 and -0.0 are one number and two keys."""
-    for keys, said in ((["nr"], "'nr'"), (["at"], "'at', which is struct"), (["total"], "'total', which is double")):
+    for keys, said in ((["nr"], "'nr'"), (["at"], "'at' is struct"), (["total"], "'total' is double")):
         plan = plan_of(table={"deduplicate": {"keys": keys, "within": "1h"}})
-        with pytest.raises(ColumnsDisagree, match=said):
+        with pytest.raises(ColumnMismatch, match=said):
             plan.apply(envelopes([{"id": 1, "at": {"x": 1}, "total": 0.5}]))
 
 
@@ -125,7 +125,7 @@ def test_a_key_in_the_folders_of_the_table_is_the_key_of_the_rows(
         _keys(columns, File(path, path, partition, 1, 1), ["id"], schema)
         for path, partition in (("staged.parquet", {}), ("stored.parquet", {"id": text}))
     )
-    assert doubles(staged, [stored], ["id"], WITHIN).tolist() == [True]
+    assert duplicate_mask(staged, [stored], ["id"], WITHIN).tolist() == [True]
 
 
 ONCE = {"deduplicate": {"keys": ["id"], "within": "1h"}}

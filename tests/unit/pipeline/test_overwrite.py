@@ -11,12 +11,12 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.ledger.known_tables import FullRefresh, KnownTable, KnownTables
-from headrace.pipeline.overwrite import check_bounded, replaced, stale_letters, with_overwritten
+from headrace.pipeline.overwrite import check_bounded, replaced, stale_dead_letters, with_overwritten
 from headrace.storage.store import Store
 from headrace.validate.load import examine_text
 from headrace.write.append import AppendWriter
 from headrace.write.intent import ALL, Intent
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import LAKE, spec_of
 from services.staging import ids, intent, opened, staged, table_intent
 
@@ -24,7 +24,7 @@ WHOLE = spec_of(table={"mode": "overwrite"}).table
 PARTS = spec_of(table={"mode": "overwrite_partitions", "partition_by": ["day"]}).table
 
 
-def test_what_a_generation_has_overwritten_it_adds_to(tmp_path: Path) -> None:
+def test_what_a_full_refresh_has_overwritten_it_adds_to(tmp_path: Path) -> None:
     files = [staged(Store(str(tmp_path)), [1], "2026-01-01"), staged(Store(str(tmp_path)), [2], "2026-01-02")]
     done = KnownTable("x", "direct", full_refresh=2, overwritten=("day=2026-01-01",))
     assert replaced(WHOLE, None, 1, files) == (ALL,)
@@ -50,41 +50,41 @@ def test_a_batch_replaces_once_whoever_comes_again(tmp_path: Path) -> None:
     assert ids(store) == []
 
 
-def test_letters_of_generations_before_are_stale_unless_others_have_some(tmp_path: Path) -> None:
+def test_dead_letters_of_earlier_full_refreshes_are_stale_unless_others_have_some(tmp_path: Path) -> None:
     spec = spec_of(pipeline="shop", table={"mode": "overwrite_partitions", "partition_by": ["day"]})
     store = Store(str(tmp_path / "letters"))
-    assert stale_letters(spec, None, 1, store) == (ALL,)
+    assert stale_dead_letters(spec, None, 1, store) == (ALL,)
     AppendWriter.open(store, "shop").commit(table_intent(store, [staged(store, [1])], "x", create=True), intent(1))
-    assert stale_letters(spec, None, 1, store) == (ALL,)
-    assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 2, store) == ()
-    assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 3, store) == (ALL,)
-    assert stale_letters(spec_of(), None, 1, store) == ()
+    assert stale_dead_letters(spec, None, 1, store) == (ALL,)
+    assert stale_dead_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 2, store) == ()
+    assert stale_dead_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 3, store) == (ALL,)
+    assert stale_dead_letters(spec_of(), None, 1, store) == ()
     AppendWriter.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
-    assert stale_letters(spec, None, 1, store) == ()
+    assert stale_dead_letters(spec, None, 1, store) == ()
 
 
-def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"table": {"path": f"{tmp_path}/lake/{{route}}", "mode": "overwrite"}})
-    state = Store(desk.spec.state_uri)
+def test_a_full_refresh_replaces_dead_letters_as_it_does_rows(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, {"table": {"path": f"{tmp_path}/lake/{{route}}", "mode": "overwrite"}})
+    state = Store(harness.spec.state_uri)
     good, bad = {"id": 1, "kind": "a"}, b"{"
     for number, batches in enumerate(([[good, bad], [bad]], [[bad, good], [good]], [[good]]), 1):
-        KnownTables.load(state).remember_full_refresh(FullRefresh(number, open=True))
-        start = len(desk.sent)
+        KnownTables.load(state).store_full_refresh(FullRefresh(number, open=True))
+        start = len(harness.sent)
         for batch in batches:
-            desk.feed(batch)
+            harness.feed(batch)
         sent = enumerate([each for batch in batches for each in batch], start)
         kept = dict(sent)
-        assert [row["offset"] for row in desk.dead()] == [at for at, each in kept.items() if each == bad]
-        assert sorted(desk.offsets("a")) == [at for at, each in kept.items() if each == good]
+        assert [row["offset"] for row in harness.dead()] == [at for at, each in kept.items() if each == bad]
+        assert sorted(harness.offsets("a")) == [at for at, each in kept.items() if each == good]
 
 
-def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:
+def test_what_is_known_of_a_full_refresh_outlives_its_driver(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     known = KnownTables.load(store)
     part = replace(table_intent(store, [], "x"), path="lake/a", replaces=("day=1",))
     tables = with_overwritten({"lake/a": KnownTable("x", "direct")}, 4, replace(intent(1), tables=(part,)))
-    known.remember(tables=tables)
-    known.remember_full_refresh(FullRefresh(4, open=True))
+    known.store(tables=tables)
+    known.store_full_refresh(FullRefresh(4, open=True))
     again = KnownTables.load(store)
     assert again.full_refresh == FullRefresh(4, open=True)
     assert again.tables == {"lake/a": KnownTable("x", "direct", full_refresh=4, overwritten=("day=1",))}

@@ -387,6 +387,18 @@ SET_AGAIN = [
 SET_AGAIN += [[("run", 0, call, "go"), ("expire", "A"), ("restore", "A", 0)] for call in range(15, 60, 4)]
 SET_AGAIN += [[("run", 1, 43, "go"), ("run", 0, 0, "go"), ("run", 0, 33, "go"), ("expire", "dead")]]
 
+# It is set again by an instance that slept until the intent of the batch was deleted.
+SET_AGAIN += [
+    [
+        ("resume", 0, 26, "go"),
+        ("expire", "B"),
+        ("resume", 1, 25, "go"),
+        ("run", 2, 16, "go"),
+        ("run", 1, 24, "go"),
+        ("expire", "B"),
+    ]
+]
+
 
 def test_a_txn_that_expired_and_was_set_again_before_a_restore():
     for history in SET_AGAIN:
@@ -562,7 +574,7 @@ class ForgetsWhatItOwes(Driver):
     def answer(self):
         for name, version in self.restored().items():
             known = self.ledger.known.tables[name]
-            self.ledger.known.remember(tables={name: replace(known, restored=version)})
+            self.ledger.known.store(tables={name: replace(known, restored=version)})
 
 
 class RefillsEveryTable(Driver):
@@ -578,7 +590,7 @@ class TakesAHalfBatchForWhole(Driver):
 
     def rebuild_from(self, found):
         where = table_evidence.beyond(found, "p")
-        self.ledger.known.remember(topics={name: topic.id for name, topic in self.world.topics.items()})
+        self.ledger.known.store(topics={name: topic.id for name, topic in self.world.topics.items()})
         self.ledger.assume(where.batch, where.position)
 
 
@@ -600,7 +612,7 @@ def what_was_undone_is_what_came_last(patch):
 
 def commits_tell_only_what_they_read(patch):
     """Broken: a commit does not say where the partitions stand that its batch does not read."""
-    patch.setattr(ledger.Ledger, "standing", lambda self, apart=(): ())
+    patch.setattr(ledger.Ledger, "idle_ranges", lambda self, excluded=(): ())
 
 
 class TrustsTxnsAlone(Driver):

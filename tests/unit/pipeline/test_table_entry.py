@@ -12,7 +12,7 @@ from headrace.errors import TableFeature
 from headrace.ledger.known_tables import KnownTable, KnownTables
 from headrace.pipeline.table_entry import check_row_identity, merging_of, row_identity
 from headrace.storage.store import Store
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import spec_of
 
 
@@ -64,14 +64,14 @@ def test_how_changes_are_taken_may_change(before: dict[str, Any], after: dict[st
 
 
 def test_it_is_noted_with_the_batch_and_held_at_the_next_start(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {})
-    desk.feed([{"kind": "a", "id": 1}])
-    state = Store(desk.spec.state_uri)
+    harness = Harness(tmp_path, {})
+    harness.feed([{"kind": "a", "id": 1}])
+    state = Store(harness.spec.state_uri)
     uri, noted = next(each for each in KnownTables.load(state).tables.items() if each[0].endswith("/a"))
-    assert noted.rows == "rows that are only added"
-    KnownTables.load(state).remember(tables={uri: replace(noted, rows="one row per id")})
-    with pytest.raises(TableFeature, match="only added"):
-        desk.feed([{"kind": "a", "id": 2}])
+    assert noted.rows == "append-only rows"
+    KnownTables.load(state).store(tables={uri: replace(noted, rows="one row per id")})
+    with pytest.raises(TableFeature, match="append-only"):
+        harness.feed([{"kind": "a", "id": 2}])
 
 
 @pytest.mark.parametrize("after", [scd2("id"), upsert("id", "at"), {}], ids=["scd2", "other keys", "append"])
@@ -81,12 +81,12 @@ def test_a_table_that_merges_is_left_as_it_is_when_the_spec_wants_another(
     def table(said: dict[str, Any]) -> dict[str, Any]:
         return {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/orders", "infer": {"records": 1}, **said}}
 
-    desk = Desk(tmp_path, table(upsert("id", sequence_by="at")))
-    desk.feed([{"id": 1, "at": 1}, {"id": 1, "at": 2}])
-    desk.options = table(after)
+    harness = Harness(tmp_path, table(upsert("id", sequence_by="at")))
+    harness.feed([{"id": 1, "at": 1}, {"id": 1, "at": 2}])
+    harness.options = table(after)
     for _ in range(2):
         with pytest.raises(TableFeature, match="has one row per id, but the spec requires"):
-            desk.feed([{"id": 1, "at": 3}])
-    desk.options = table(upsert("id", sequence_by="at"))
-    desk.feed([{"id": 1, "at": 4}])
-    assert [row["at"] for row in desk.rows("lake/orders")] == [4]
+            harness.feed([{"id": 1, "at": 3}])
+    harness.options = table(upsert("id", sequence_by="at"))
+    harness.feed([{"id": 1, "at": 4}])
+    assert [row["at"] for row in harness.rows("lake/orders")] == [4]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace import Table
 from headrace.errors import OperationDisabled
 from headrace.faults import Abandoned, Point, armed
-from services.desk import Desk, ingest
+from services.in_process_pipeline import Harness, ingest
 
 POINTS = [
     Point.BEFORE_STAGING,
@@ -27,9 +27,9 @@ COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("s
 State = dict[int, tuple[int, str]]
 
 
-def desk(folder: str, mode: str, **merge: Any) -> Desk:
+def harness(folder: str, mode: str, **merge: Any) -> Harness:
     """One table that merges by `id`, ordered by `seq`."""
-    made = Desk(Path(folder))
+    made = Harness(Path(folder))
     table = {"path": f"{folder}/lake/orders", "columns": COLUMNS, "mode": mode}
     made.options = {
         "decode": {"json": {"envelope": "debezium"}},
@@ -39,7 +39,7 @@ def desk(folder: str, mode: str, **merge: Any) -> Desk:
     return made
 
 
-def brought(made: Desk, events: list[Any], deaths: list[Point | None]) -> None:
+def brought(made: Harness, events: list[Any], deaths: list[Point | None]) -> None:
     """The events, a few each time, by pipelines of which some die; whoever comes next finds more of them."""
     size = -(-len(events) // max(len(deaths), 1))
     for number, point in enumerate(deaths):
@@ -56,13 +56,13 @@ def brought(made: Desk, events: list[Any], deaths: list[Point | None]) -> None:
     go_on(made)
 
 
-def go_on(made: Desk) -> None:
+def go_on(made: Harness) -> None:
     """Finish what was begun, then read on from where the ledger stands."""
     ingest(made.spec, made.envelopes(len(made.sent)))
     ingest(made.spec, made.envelopes(booked(made)))
 
 
-def booked(made: Desk) -> int:
+def booked(made: Harness) -> int:
     return max((item["until"] for row in made.rows("lake/_headrace/shop/ledger") for item in row["ranges"]), default=0)
 
 
@@ -91,13 +91,13 @@ def days(draw: st.DrawFn) -> tuple[list[dict[str, Any]], State]:
 
 @settings(max_examples=12, deadline=None)
 @given(days(), st.data())
-def test_a_day_in_any_order_with_doubles_and_deaths_ends_as_its_table_did(given_: Any, data: st.DataObject) -> None:
+def test_a_day_in_any_order_with_duplicates_and_deaths_ends_as_its_table_did(given_: Any, data: st.DataObject) -> None:
     events, wanted = given_
     doubles = data.draw(st.lists(st.sampled_from(events), max_size=3)) if events else []
     mixed = data.draw(st.permutations([*events, *doubles]))
     deaths = data.draw(st.lists(st.none() | st.sampled_from(POINTS), min_size=1, max_size=3))
     with tempfile.TemporaryDirectory() as folder:
-        made = desk(folder, "upsert")
+        made = harness(folder, "upsert")
         brought(made, mixed, deaths)
         found = made.rows("lake/orders")
         assert {row["id"]: (row["seq"], row["name"]) for row in found} == wanted
@@ -114,7 +114,7 @@ def test_a_history_in_any_order_ends_as_that_of_the_day_in_order(given_: Any, da
     told = []
     for order, dying in ((events, [None]), (mixed, deaths)):
         with tempfile.TemporaryDirectory() as folder:
-            made = desk(folder, "scd2")
+            made = harness(folder, "scd2")
             brought(made, list(order), list(dying))
             names = ("id", "name", "valid_from", "valid_to", "current")
             told.append(sorted(str([row[name] for name in names]) for row in made.rows("lake/orders")))
@@ -129,7 +129,7 @@ STRIKING = [*POINTS, Point.DURING_STAGING, Point.BEFORE_DEAD_LETTERS, Point.AFTE
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 @pytest.mark.parametrize("point", STRIKING)
 def test_a_batch_that_dies_is_merged_once(point: Point, mode: str, tmp_path: Path) -> None:
-    made = desk(str(tmp_path), mode)
+    made = harness(str(tmp_path), mode)
     first = 1 if point is Point.AFTER_TABLE_CREATION else 2
     for number in range(1, 3):
         after = {"id": 1, "seq": number, "name": "ab"[number - 1]}
@@ -145,7 +145,7 @@ def test_a_batch_that_dies_is_merged_once(point: Point, mode: str, tmp_path: Pat
 
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_a_merging_batch_that_dies_once_its_table_is_evolved_is_merged_once(mode: str, tmp_path: Path) -> None:
-    made = desk(str(tmp_path), mode)
+    made = harness(str(tmp_path), mode)
     del made.options["table"]["columns"]
     made.feed([{"op": "c", "before": None, "after": {"id": 1, "seq": 1, "name": "a"}, "ts_ms": 1}])
     made.send([{"op": "u", "before": None, "after": {"id": 1, "seq": 2, "name": "b", "note": "x"}, "ts_ms": 2}])
@@ -165,7 +165,7 @@ def test_a_batch_that_dies_between_two_merges_is_merged_once(
     mode: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.pipeline.commit_order._PARALLEL_COMMITS", 1)  # else both may have begun
-    made = desk(str(tmp_path), mode)
+    made = harness(str(tmp_path), mode)
     made.options |= {"decode": {"json": {}}, "route": {"by": {"field": "name"}}}
     made.options["table"]["path"] = f"{tmp_path}/lake/{{route}}"
     made.feed([{"id": 1, "seq": 1, "name": name} for name in "ab"])
@@ -185,7 +185,7 @@ def test_a_batch_that_dies_between_two_merges_is_merged_once(
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_a_reingest_of_a_merged_table_is_refused_before_anything_is_done(mode: str, tmp_path: Path) -> None:
     """And what the refusal advises gives the rows back."""
-    made = desk(str(tmp_path), mode)
+    made = harness(str(tmp_path), mode)
     events = [("c", 1, 1), ("c", 2, 2), ("u", 1, 3), ("c", 3, 4), ("d", 2, 5), ("u", 3, 6)]
     for op, key, seq in events:
         row = {"id": key, "seq": seq, "name": f"n{seq}"}
@@ -208,13 +208,13 @@ def test_a_reingest_of_a_merged_table_is_refused_before_anything_is_done(mode: s
     assert rows_of(made, mode) == wanted
 
 
-def rows_of(made: Desk, mode: str) -> list[Any]:
+def rows_of(made: Harness, mode: str) -> list[Any]:
     names = ("id", "seq", "name", *(("valid_from", "valid_to", "current") if mode == "scd2" else ()))
     return sorted(str([row[name] for name in names]) for row in made.rows("lake/orders"))
 
 
 def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:
-    made = desk(str(tmp_path), "upsert")
+    made = harness(str(tmp_path), "upsert")
     del made.options["table"]["columns"]
     for seq, more in enumerate(({}, {"note": "x"}, {"note": "y", "deep": {"a": 1}}), 1):
         after = {"id": 1, "seq": seq, "name": "a", **more}
@@ -228,7 +228,7 @@ def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_the_first_batch_that_is_all_deletes_makes_an_empty_table(mode: str, tmp_path: Path) -> None:
-    made = desk(str(tmp_path), mode)
+    made = harness(str(tmp_path), mode)
     made.feed([{"op": "d", "before": {"id": 1, "seq": 5, "name": "a"}, "after": None, "ts_ms": 1}])
     made.feed([{"op": "c", "before": None, "after": {"id": 1, "seq": 4, "name": "late"}, "ts_ms": 1}])
     now = [row for row in made.rows("lake/orders") if row.get("current", True)]

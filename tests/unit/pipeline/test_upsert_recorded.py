@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 
 from headrace.delta.schema import RECORD_SCHEMA
 from services.debezium import DAYS, RECORDED_FINAL, final, recorded
-from services.desk import THEN, Desk, ingest
+from services.in_process_pipeline import THEN, Harness, ingest
 from services.plans import envelope
 
 Record = dict[str, Any]
 
 
-def desk(folder: str, mode: str = "upsert", tombstone: str | None = None) -> Desk:
+def harness(folder: str, mode: str = "upsert", tombstone: str | None = None) -> Harness:
     """One table that merges by `id`, ordered by the time of its events."""
     said = {"envelope": "debezium"} | ({"tombstone": tombstone} if tombstone else {})
     merge = {"keys": ["id"], "sequence_by": "_changed_at"}
     table = {"path": f"{folder}/lake/orders", "infer": {"records": 1}, "mode": mode, "merge": merge}
-    return Desk(Path(folder), {"decode": {"json": said}, "route": {"by": "fixed"}, "table": table})
+    return Harness(Path(folder), {"decode": {"json": said}, "route": {"by": "fixed"}, "table": table})
 
 
-def bring(made: Desk, records: Iterable[tuple[int, Record]], size: int) -> None:
+def bring(made: Harness, records: Iterable[tuple[int, Record]], size: int) -> None:
     """Records into partitions, so many a batch."""
     lying, ends = [], {0: 0, 1: 0, 2: 0}
     for partition, record in records:
@@ -43,7 +43,7 @@ def bring(made: Desk, records: Iterable[tuple[int, Record]], size: int) -> None:
         ingest(made.spec, pa.Table.from_pylist(lying[start : start + size], RECORD_SCHEMA))
 
 
-def table(made: Desk) -> dict[int, tuple[str, int]]:
+def table(made: Harness) -> dict[int, tuple[str, int]]:
     """Of the rows that are so now; no key twice."""
     rows = [row for row in made.rows("lake/orders") if row.get("current", True)]
     found = {row["id"]: (row["state"], row["total"]) for row in rows}
@@ -55,7 +55,7 @@ def table(made: Desk) -> dict[int, tuple[str, int]]:
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 @settings(max_examples=4, deadline=None)
 @given(st.data())
-def test_in_any_order_with_doubles_over_partitions(mode: str, day: str, data: st.DataObject) -> None:
+def test_in_any_order_with_duplicates_over_partitions(mode: str, day: str, data: st.DataObject) -> None:
     """A null value is ordered by its place alone, so none is sent."""
     records, end = DAYS[day]
     events = [each for each in records if each["value"]]
@@ -63,7 +63,7 @@ def test_in_any_order_with_doubles_over_partitions(mode: str, day: str, data: st
     mixed = data.draw(st.permutations([*events, *doubles]))
     partitions = [data.draw(st.integers(0, 2)) for _ in mixed]
     with tempfile.TemporaryDirectory() as folder:
-        made = desk(folder, mode)
+        made = harness(folder, mode)
         bring(made, zip(partitions, mixed, strict=True), data.draw(st.integers(3, 20)))
         assert table(made) == end
         assert made.dead() == []
@@ -73,7 +73,7 @@ def test_in_any_order_with_doubles_over_partitions(mode: str, day: str, data: st
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_as_it_is_keys_in_partitions_with_the_null_values_after_deletes(size: int, day: str, tmp_path: Path) -> None:
     """A record's key chooses its partition; some doubled at once, as a producer that tries again does."""
-    made = desk(str(tmp_path))
+    made = harness(str(tmp_path))
     records, end = DAYS[day]
     said = [each for nth, each in enumerate(records) for _ in range(2 if nth % 3 else 1)]
     bring(made, ((crc32(each["key"].encode()) % 3, each) for each in said), size)
@@ -84,7 +84,7 @@ def test_as_it_is_keys_in_partitions_with_the_null_values_after_deletes(size: in
 @pytest.mark.parametrize("file", ["orders.jsonl", "orders-without-schema.jsonl"])
 def test_a_recorded_day_ends_with_every_column_as_the_database_had_it(file: str, tmp_path: Path) -> None:
     """But for what Debezium sends in another form: dates as days, times as numbers, decimals and bytes as Base64."""
-    made = desk(str(tmp_path))
+    made = harness(str(tmp_path))
     bring(made, ((0, each) for each in recorded(file)), 7)
     assert table(made) == RECORDED_FINAL
     assert made.dead() == []
@@ -99,7 +99,7 @@ def test_a_recorded_day_ends_with_every_column_as_the_database_had_it(file: str,
 
 @pytest.mark.parametrize("topic", ["__debezium-heartbeat.shop", "shop.transaction"])
 def test_recorded_heartbeats_and_notes_on_transactions_are_dead_letters(topic: str, tmp_path: Path) -> None:
-    made = desk(str(tmp_path))
+    made = harness(str(tmp_path))
     notes = recorded(topic=topic)
     bring(made, ((0, each) for each in [*recorded()[:3], *notes]), 100)
     assert [letter["reason"] for letter in made.dead()] == ["unknown_operation"] * len(notes)

@@ -29,7 +29,7 @@ from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
 from headrace.validate import online
 from headrace.validate.load import loads
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import adds_up, envelopes, plan_of, rows, shaped, spec_of
 
 CHILD = {"name": "items", "explode": {"column": "items", "keep": {"order_id": "id"}}, "table": {"path": "/lake/items"}}
@@ -96,7 +96,7 @@ def test_a_record_without_a_row_anywhere_is_filtered():
     assert (counts.routed, counts.filtered) == (2, 1)
 
 
-def test_what_cannot_be_read_is_a_letter_for_every_table_it_is_meant_for():
+def test_what_cannot_be_read_is_a_dead_letter_for_every_table_it_is_meant_for():
     big = {"name": "big", "route": {"by": {"field": "to"}}, "table": {"path": "/lake/big/{route}"}}
     applied = branched(CHILD, big).apply(envelopes([ORDER, b"{"]))
     assert places(applied) == dict.fromkeys(
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_a_letter_for_every_table_it_is_meant_for():
     assert (counts.routed, counts.dead, counts.reasons) == (1, 1, {"malformed": 3})
 
 
-def test_a_letter_of_one_table_is_a_row_of_another():
+def test_a_dead_letter_of_one_table_is_a_row_of_another():
     columns = [{"name": "id", "type": "bigint"}]
     child = {
         **CHILD,
@@ -149,7 +149,7 @@ COLUMNS = [{"name": "order_id", "type": "bigint"}, {"name": "sku", "type": "stri
 
 @given(st.lists(st.one_of(order, order, poison), max_size=12))
 @settings(max_examples=60, deadline=None)
-def test_every_record_is_in_each_table_or_has_a_letter_for_it_or_is_filtered_there(values: list[Any]):
+def test_every_record_is_in_each_table_or_has_a_dead_letter_for_it_or_is_filtered_there(values: list[Any]):
     main = {"columns": [{"name": "id", "type": "bigint"}, {"name": "n", "type": "bigint"}]}
     child = {**CHILD, "table": {"path": "/lake/items", "columns": COLUMNS}}
     small = {"name": "small", "transform": [{"where": "id < 3"}], "table": {"path": "/lake/small", **main}}
@@ -254,7 +254,7 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
         ("explode: items\ndecode: string", "explode: explode requires a format with fields; string has none"),
     ],
 )
-def test_findings_say_where(more: str, said: str):
+def test_diagnostics_say_where(more: str, said: str):
     found = findings(HEAD + more)
     assert any(said in each for each in found), found
     assert all(each.startswith("shop.yaml:") for each in found)
@@ -358,7 +358,7 @@ def test_names_of_routes_lead_to_their_branch_and_back():
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def harness(tmp_path: Path) -> Harness:
     """Orders and their items, each in a table with declared types."""
     child = {
         **CHILD,
@@ -372,22 +372,22 @@ def desk(tmp_path: Path) -> Desk:
         },
     }
     main = {"path": f"{tmp_path}/lake/orders"}
-    return Desk(tmp_path, {"route": {}, "table": main, "branches": [child]})
+    return Harness(tmp_path, {"route": {}, "table": main, "branches": [child]})
 
 
-def of_items(desk: Desk) -> list[tuple[int, str]]:
-    return sorted((row["order_id"], row["sku"]) for row in desk.rows("lake/items"))
+def of_items(harness: Harness) -> list[tuple[int, str]]:
+    return sorted((row["order_id"], row["sku"]) for row in harness.rows("lake/items"))
 
 
-def test_both_tables_are_made_evolved_and_booked(desk: Desk):
-    desk.options["branches"][0]["table"].pop("columns")
-    desk.feed([ORDER, {"id": 8, "items": []}])
-    desk.feed([{"id": 9, "items": [{"sku": "c", "color": "red"}], "note": "x"}])
-    assert of_items(desk) == [(7, "a"), (7, "b"), (9, "c")]
-    assert [row["color"] for row in desk.rows("lake/items")].count("red") == 1
-    assert "note" not in desk.rows("lake/items")[0]
-    assert {row["note"] for row in desk.rows("lake/orders")} == {None, "x"}
-    booked = sorted(desk.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
+def test_both_tables_are_made_evolved_and_recorded(harness: Harness):
+    harness.options["branches"][0]["table"].pop("columns")
+    harness.feed([ORDER, {"id": 8, "items": []}])
+    harness.feed([{"id": 9, "items": [{"sku": "c", "color": "red"}], "note": "x"}])
+    assert of_items(harness) == [(7, "a"), (7, "b"), (9, "c")]
+    assert [row["color"] for row in harness.rows("lake/items")].count("red") == 1
+    assert "note" not in harness.rows("lake/items")[0]
+    assert {row["note"] for row in harness.rows("lake/orders")} == {None, "x"}
+    booked = sorted(harness.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
     assert [(row["read"], row["routed"], row["filtered"], row["written"]) for row in booked] == [
         (2, 2, 0, 4),
         (1, 1, 0, 2),
@@ -397,54 +397,54 @@ def test_both_tables_are_made_evolved_and_booked(desk: Desk):
 @pytest.mark.parametrize(
     "point", [Point.AFTER_FIRST_TABLE, Point.AFTER_COMMIT, Point.BEFORE_DEAD_LETTERS, Point.BEFORE_LEDGER_WRITE]
 )
-def test_a_batch_that_dies_between_two_tables_is_in_both_once(desk: Desk, point: Point):
-    desk.feed([ORDER])
+def test_a_batch_that_dies_between_two_tables_is_in_both_once(harness: Harness, point: Point):
+    harness.feed([ORDER])
     with armed(point, "abandon"), pytest.raises(Abandoned):
-        desk.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}, b"{", {"id": 9, "items": [{"qty": 2**40}]}])
-    desk.feed([{"id": 10, "items": [{"sku": "d", "qty": 1}]}])
-    assert of_items(desk) == [(7, "a"), (7, "b"), (8, "c"), (10, "d")]
-    assert sorted(row["id"] for row in desk.rows("lake/orders")) == [7, 8, 9, 10]
-    dead = sorted((row["offset"], Path(row["table"]).name) for row in desk.dead())
+        harness.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}, b"{", {"id": 9, "items": [{"qty": 2**40}]}])
+    harness.feed([{"id": 10, "items": [{"sku": "d", "qty": 1}]}])
+    assert of_items(harness) == [(7, "a"), (7, "b"), (8, "c"), (10, "d")]
+    assert sorted(row["id"] for row in harness.rows("lake/orders")) == [7, 8, 9, 10]
+    dead = sorted((row["offset"], Path(row["table"]).name) for row in harness.dead())
     assert dead == [(2, "items"), (2, "orders"), (3, "items")]
 
 
-def test_a_letter_of_a_branch_is_tried_and_replayed_only_there(desk: Desk):
-    desk.options["branches"][0]["transform"] = [{"set": {"n": "CAST(sku AS INT)"}}]
-    desk.feed([{"id": 8, "items": [{"sku": "1"}, {"sku": "x"}]}, {"id": 9, "items": [{"sku": "2", "qty": 1}]}])
-    [letter] = desk.dead()
+def test_a_dead_letter_of_a_branch_is_tried_and_replayed_only_there(harness: Harness):
+    harness.options["branches"][0]["transform"] = [{"set": {"n": "CAST(sku AS INT)"}}]
+    harness.feed([{"id": 8, "items": [{"sku": "1"}, {"sku": "x"}]}, {"id": 9, "items": [{"sku": "2", "qty": 1}]}])
+    [letter] = harness.dead()
     assert (letter["offset"], Path(letter["table"]).name, letter["reason"]) == (0, "items", "transform")
-    desk.options["branches"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
-    [tried] = dry_run(desk.spec, desk.spec, Selection(), 5)
+    harness.options["branches"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
+    [tried] = dry_run(harness.spec, harness.spec, Selection(), 5)
     assert [(uri, row["sku"]) for uri, row in tried.rows] == [(letter["table"], "1"), (letter["table"], "x")]
-    assert (desk.replay().counts.routed, desk.replay().counts.read) == (1, 0)
-    assert of_items(desk) == [(8, "1"), (8, "x"), (9, "2")]
-    assert desk.offsets("orders") == {0: 1, 1: 1}
+    assert (harness.replay().counts.routed, harness.replay().counts.read) == (1, 0)
+    assert of_items(harness) == [(8, "1"), (8, "x"), (9, "2")]
+    assert harness.offsets("orders") == {0: 1, 1: 1}
 
 
-def test_a_letter_of_a_branch_that_is_no_more_stays_dead(desk: Desk):
-    desk.feed([{"id": 8, "items": [{"sku": "c", "qty": "many"}]}])
-    del desk.options["branches"]
-    desk.replay()
-    assert [(row["outcome"], row["reason"]) for row in desk.outcomes()] == [("still_dead", "unrouted")]
-    assert desk.offsets("orders") == {0: 1}
+def test_a_dead_letter_of_a_branch_that_is_no_more_stays_dead(harness: Harness):
+    harness.feed([{"id": 8, "items": [{"sku": "c", "qty": "many"}]}])
+    del harness.options["branches"]
+    harness.replay()
+    assert [(row["outcome"], row["reason"]) for row in harness.outcomes()] == [("still_dead", "unrouted")]
+    assert harness.offsets("orders") == {0: 1}
 
 
-def test_replayed_letters_of_each_table_land_once(desk: Desk):
-    desk.options["limits"] = {"record_bytes": 40}
-    desk.feed([ORDER, {"id": 8, "items": []}])
-    assert [Path(row["table"]).name for row in desk.dead()] == ["orders", "items"]
-    del desk.options["limits"]
-    items = f"{desk.folder}/lake/items"
-    assert desk.replay(Selection(tables=(items,))).counts.routed == 1
-    assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
-    [letter] = [each for each in desk.dead_letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
+def test_replayed_dead_letters_of_each_table_land_once(harness: Harness):
+    harness.options["limits"] = {"record_bytes": 40}
+    harness.feed([ORDER, {"id": 8, "items": []}])
+    assert [Path(row["table"]).name for row in harness.dead()] == ["orders", "items"]
+    del harness.options["limits"]
+    items = f"{harness.folder}/lake/items"
+    assert harness.replay(Selection(tables=(items,))).counts.routed == 1
+    assert (of_items(harness), harness.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
+    [letter] = [each for each in harness.dead_letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
     assert [(each["outcome"], each["into"]) for each in letter["outcomes"]] == [("replayed", [items])]
-    desk.die(Point.AFTER_COMMIT)
-    assert [desk.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
-    assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {0: 1, 1: 1})
+    harness.die(Point.AFTER_COMMIT)
+    assert [harness.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
+    assert (of_items(harness), harness.offsets("orders")) == ([(7, "a"), (7, "b")], {0: 1, 1: 1})
 
 
-def test_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
+def test_dead_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
     """The pipeline's own letter names no table; a branch's says which tables it could have been."""
     branch = {
         "name": "kinds",
@@ -452,55 +452,55 @@ def test_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
         "table": {"path": f"{tmp_path}/lake/kinds/{{route}}"},
     }
     own = {"path": f"{tmp_path}/lake/own/{{route}}"}
-    desk = Desk(tmp_path, {"table": own, "branches": [branch], "state": f"{tmp_path}/lake/_headrace/shop"})
-    desk.feed([{"id": 1, "kind": "a"}, {"id": 2, "sort": "b"}, b"{"])
-    assert {(row["offset"], row["table"]) for row in desk.dead()} == {
+    harness = Harness(tmp_path, {"table": own, "branches": [branch], "state": f"{tmp_path}/lake/_headrace/shop"})
+    harness.feed([{"id": 1, "kind": "a"}, {"id": 2, "sort": "b"}, b"{"])
+    assert {(row["offset"], row["table"]) for row in harness.dead()} == {
         (0, f"{tmp_path}/lake/kinds/{{route}}"),
         (1, None),
         (2, None),
         (2, f"{tmp_path}/lake/kinds/{{route}}"),
     }
     branch["route"] = {"by": {"field": "kind"}}
-    summary = desk.replay()
+    summary = harness.replay()
     assert (summary.counts.read, summary.counts.routed, summary.counts.dead) == (4, 1, 3)
-    assert desk.offsets("kinds/a") == {0: 1}
-    assert desk.offsets("own/a") == {0: 1}
-    desk.options["route"] = {"by": {"field": "sort"}}
-    assert desk.replay().counts.routed == 1
-    assert desk.offsets("own/b") == {1: 1}
-    assert desk.offsets("kinds/b") == {1: 1}
+    assert harness.offsets("kinds/a") == {0: 1}
+    assert harness.offsets("own/a") == {0: 1}
+    harness.options["route"] = {"by": {"field": "sort"}}
+    assert harness.replay().counts.routed == 1
+    assert harness.offsets("own/b") == {1: 1}
+    assert harness.offsets("kinds/b") == {1: 1}
 
 
-def test_a_branch_that_is_added_begins_where_the_pipeline_is(desk: Desk):
-    also = desk.options.pop("branches")
-    desk.feed([ORDER])
-    desk.options["branches"] = also
-    desk.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}])
-    assert of_items(desk) == [(8, "c")]
-    del desk.options["branches"]
-    desk.feed([{"id": 9, "items": [{"sku": "d", "qty": 1}]}])
-    desk.options["branches"] = also
-    desk.feed([{"id": 10, "items": [{"sku": "e", "qty": 1}]}])
-    assert of_items(desk) == [(8, "c"), (10, "e")]
+def test_a_branch_that_is_added_begins_where_the_pipeline_is(harness: Harness):
+    also = harness.options.pop("branches")
+    harness.feed([ORDER])
+    harness.options["branches"] = also
+    harness.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}])
+    assert of_items(harness) == [(8, "c")]
+    del harness.options["branches"]
+    harness.feed([{"id": 9, "items": [{"sku": "d", "qty": 1}]}])
+    harness.options["branches"] = also
+    harness.feed([{"id": 10, "items": [{"sku": "e", "qty": 1}]}])
+    assert of_items(harness) == [(8, "c"), (10, "e")]
 
 
-def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
-    desk.feed([ORDER])
-    found = preview_records(desk.spec, envelopes([{**ORDER, "id": 9}, b"{"]))
-    items = f"{desk.folder}/lake/items"
+def test_a_look_and_a_check_online_know_the_tables_of_branches(harness: Harness):
+    harness.feed([ORDER])
+    found = preview_records(harness.spec, envelopes([{**ORDER, "id": 9}, b"{"]))
+    items = f"{harness.folder}/lake/items"
     assert [row["order_id"] for row in found.tables[items].to_pylist()] == [9, 9]
-    assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]
+    assert [note.partition(" exists")[0] for note in found.notes] == [f"{harness.folder}/lake/orders", items]
     assert (found.counts.records(), len(found.dead_letters)) == (Counts(2, 1, 1).records(), 2)
-    assert list(online._tables(desk.spec)) == []
-    desk.options["branches"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
-    assert [each.message for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]
-    desk.options["branches"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
-    desk.options["branches"][0]["explode"] = "items"
-    assert [(each.key, "sku" in each.message) for each in online._tables(desk.spec)] == [("branches[0].table", True)]
+    assert list(online._tables(harness.spec)) == []
+    harness.options["branches"][0]["table"] = {"path": f"{harness.folder}/lake/others", "create": "never"}
+    assert [each.message for each in online._tables(harness.spec)] == [f"no table at {harness.folder}/lake/others"]
+    harness.options["branches"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
+    harness.options["branches"][0]["explode"] = "items"
+    assert [(each.key, "sku" in each.message) for each in online._tables(harness.spec)] == [("branches[0].table", True)]
 
 
-def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_agree(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+def test_tasks_that_disagree_about_elements_make_dead_letters_and_the_next_batch_may_agree(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ):
     whole = task._manifest
 
@@ -508,18 +508,18 @@ def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_
         return whole(order, batch, now, [each.slice(at, 1) for each in batches for at in range(len(each))])
 
     monkeypatch.setattr(task, "_manifest", in_parts)
-    desk.options["branches"][0]["table"].pop("columns")
-    desk.feed([{"id": 1, "items": [1]}, {"id": 2, "items": [{"sku": "a"}]}, {"id": 3, "items": []}])
-    assert [(row["offset"], Path(row["table"]).name, row["reason"]) for row in desk.dead()] == [
+    harness.options["branches"][0]["table"].pop("columns")
+    harness.feed([{"id": 1, "items": [1]}, {"id": 2, "items": [{"sku": "a"}]}, {"id": 3, "items": []}])
+    assert [(row["offset"], Path(row["table"]).name, row["reason"]) for row in harness.dead()] == [
         (0, "items", "type"),
         (1, "items", "type"),
     ]
-    desk.feed([ORDER])
-    assert of_items(desk) == [(7, "a"), (7, "b")]
-    assert (desk.replay().counts.routed, of_items(desk)) == (1, [(2, "a"), (7, "a"), (7, "b")])
+    harness.feed([ORDER])
+    assert of_items(harness) == [(7, "a"), (7, "b")]
+    assert (harness.replay().counts.routed, of_items(harness)) == (1, [(2, "a"), (7, "a"), (7, "b")])
 
 
-def test_letters_of_a_branch_are_chosen_by_its_name():
+def test_dead_letters_of_a_branch_are_chosen_by_its_name():
     big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}"}}
     spec = spec_of(branches=[CHILD, big])
     named = {text: _table(spec, text) for text in ("items", "big/eu", "big", "/lake/web", "s3://lake/items")}

@@ -122,7 +122,7 @@ def test_a_large_result_over_the_message_in_many_rows_is_a_dead_letter():
     adds_up(applied)
 
 
-def test_a_letter_of_one_row_among_many_has_the_whole_record():
+def test_a_dead_letter_of_one_row_among_many_has_the_whole_record():
     plan = exploding(transform=[{"set": {"n": "CAST(sku AS INTEGER)"}}])
     value = {"id": 1, "items": [{"sku": "1"}, {"sku": "x"}, {"sku": "y"}]}
     applied = plan.apply(envelopes([value], headers=[{"key": "h", "value": b"v"}]))
@@ -234,7 +234,7 @@ def test_rows_that_one_column_cannot_hold_stay_in_their_chunks(monkeypatch: pyte
 # ---- what nobody has foreseen ----
 
 
-def test_an_overflow_that_nobody_has_foreseen_halves_the_batch_down_to_the_record(monkeypatch: pytest.MonkeyPatch):
+def test_an_overflow_that_was_not_predicted_halves_the_batch_down_to_the_record(monkeypatch: pytest.MonkeyPatch):
     """Whatever column overflows: the record that does it alone is a dead letter of its branch, the others are rows."""
     from headrace.plan import apply
 

@@ -36,7 +36,7 @@ def planned(*columns: dict[str, Any], table: dict[str, Any] | None = None, **con
     return plan_of(table=given, **content)
 
 
-def test_one_column_is_rescued_and_another_makes_a_letter():
+def test_one_column_is_rescued_and_another_makes_a_dead_letter():
     applied = planned(column("a", wrong_type="rescue"), column("b")).apply(envelopes(WRONG))
     assert rows(applied) == [
         {"id": 1, "a": None, "b": 1, "_rescued": '{"a":"x"}'},
@@ -55,7 +55,7 @@ def test_a_column_may_stay_out_of_what_the_table_rescues():
     assert letters(applied) == [(1, "decode", "type"), (3, "decode", "type")]
 
 
-def test_many_misfits_of_one_pattern_are_told_apart_by_their_columns():
+def test_many_misfits_of_one_pattern_are_distinguished_by_their_columns():
     values = [{"id": at, "a": "x", "b": 1} for at in range(500)] + [{"id": at, "a": 1, "b": "x"} for at in range(500)]
     applied = planned(column("a", wrong_type="rescue"), column("b")).apply(envelopes(values))
     assert [row["_rescued"] for row in rows(applied)] == ['{"a":"x"}'] * 500
@@ -78,7 +78,7 @@ def test_formats_with_types_of_their_own_answer_alike(tmp_path: Path):
 
 
 @pytest.mark.parametrize("value", [{"id": 1, "a": "x"}, {"id": 1, "a": 2**40}])
-def test_a_column_stops_the_pipeline_and_its_name_is_told(value: dict[str, Any]):
+def test_a_column_stops_the_pipeline_and_its_name_is_reported(value: dict[str, Any]):
     plan = planned(column("a", wrong_type="stop"), column("b"))
     with pytest.raises(ContractViolation, match="a: "):
         plan.apply(envelopes([value]))

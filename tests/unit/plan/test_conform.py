@@ -129,7 +129,7 @@ def test_an_empty_text_is_no_partition_value_and_null_is_one():
     assert len(_fit(pa.array(["a", ""]), table)[0]) == 2
 
 
-def test_one_letter_a_record_and_the_first_column_speaks():
+def test_one_dead_letter_a_record_and_the_first_column_speaks():
     table = pa.schema([pa.field("b", pa.int64(), nullable=False), pa.field("v", pa.int8(), nullable=False)])
     _, _, rejects = _fit(pa.array([1000]), table)
     assert (rejects.index, rejects.reason) == ([0], [Reason.MISSING])

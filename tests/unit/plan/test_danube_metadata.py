@@ -53,3 +53,27 @@ def test_an_existing_table_gets_the_column_when_asked_and_has_it_filled_when_the
 def test_a_record_cannot_bring_a_column_of_that_name():
     applied = plan_of(table={"metadata": "danube"}).apply(envelopes([{"id": 1}, {"id": 2, "_danube_metadata": "x"}]))
     assert letters(applied) == [(1, "decode", "bad_name")]
+
+
+def test_messages_of_danube_tell_their_position_on_the_broker():
+    given = envelopes([{"id": 1}, {"id": 2}, {"id": 3}], topic="default.orders")
+    headers = [
+        [("danube.offset", b"7"), ("danube.offset", b"41"), ("danube.partition", b"2")],  # an attribute cannot pretend
+        [("trace", b"x"), ("danube.offset", b"0")],
+        [],
+    ]
+    column = pa.array(headers, given.schema.field("headers").type)
+    at = given.schema.get_field_index("headers")
+    given = given.set_column(at, given.schema.field("headers"), column)
+    source = {"danube": {"url": "http://localhost:6650", "topics": ["/default/orders"]}}
+    told = [
+        json.loads(row["_danube_metadata"])
+        for row in rows(plan_of(source=source, table={"metadata": "danube"}).apply(given))
+    ]
+    assert [(each["topic"], each["offset"], each["partition"]) for each in told] == [
+        ("/default/orders", 41, "2"),
+        ("/default/orders", 0, "none"),
+        ("/default/orders", 2, "none"),
+    ]
+    kafka = rows(plan_of(table={"metadata": "danube"}).apply(given))
+    assert [json.loads(row["_danube_metadata"])["offset"] for row in kafka] == [0, 1, 2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ColumnsDisagree, ContractViolation, SpecError
+from headrace.errors import ColumnMismatch, ContractViolation, SpecError
 from services.plans import adds_up, envelopes, letters, plan_of, rows, spec_of
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "amount", "type": "double"}]
@@ -30,7 +30,7 @@ def test_a_broken_expectation_is_counted_and_answered(on_violation: str, kept: l
     assert (counts.filtered, counts.dead) == {"warn": (0, 0), "drop": (2, 0), "reject": (0, 2)}[on_violation]
 
 
-def test_a_letter_names_the_expectation():
+def test_a_dead_letter_names_the_expectation():
     applied = expecting(("positive", "amount > 0", "reject")).apply(envelopes(VALUES))
     assert letters(applied) == [(1, "expect", "expectation"), (3, "expect", "expectation")]
     assert applied.dead_letters["detail"][0].as_py() == "positive: amount > 0"
@@ -71,7 +71,7 @@ def test_a_field_nobody_has_sent_breaks_nothing():
 
 def test_a_predicate_that_does_not_fit_the_columns_stops_by_its_name():
     plan = plan_of(table={"expectations": [{"name": "odd", "expect": "v.x > 0"}]})
-    with pytest.raises(ColumnsDisagree, match="expectation odd"):
+    with pytest.raises(ColumnMismatch, match="expectation odd"):
         plan.apply(envelopes([{"v": 1}]))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import SOURCE
-from headrace.errors import ColumnsDisagree, ContractViolation
+from headrace.errors import ColumnMismatch, ContractViolation
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
 from headrace.transform.jmespath import dialect
@@ -146,7 +146,7 @@ def test_a_null_value_is_what_the_spec_says_it_is():
 # ---- all rows of a record, or a letter ----
 
 
-def test_one_bad_element_makes_the_record_a_letter():
+def test_one_bad_element_makes_the_record_a_dead_letter():
     values = [TWO, {"id": 8, "items": [{"sku": "c", "qty": 1}, {"sku": "d", "qty": "many"}]}, {"id": "x", "items": []}]
     applied = exploding({"": CHILD}).apply(envelopes(values))
     assert {row["id"] for row in rows(applied)} == {7}
@@ -173,7 +173,7 @@ def test_a_list_longer_than_the_limit_is_too_wide():
     assert "3 rows; the limit is 2" in applied.dead_letters["detail"].to_pylist()[0]
 
 
-def test_what_is_no_list_is_a_letter_before_and_after_elements_are_known():
+def test_what_is_no_list_is_a_dead_letter_before_and_after_elements_are_known():
     plan = exploding()
     poison = [{"id": 1, "items": "x"}, {"id": 2, "items": {"sku": "a"}}, {"id": 3, "items": 4}]
     for values in (poison, [TWO, {"id": 9, "items": [1, "a"]}], poison):
@@ -317,7 +317,7 @@ def test_a_table_is_read_backwards_whatever_its_order_and_whatever_was_added_to_
     ],
 )
 def test_two_columns_of_one_name_stop_with_what_to_do(explode: Any, value: Any):
-    with pytest.raises(ColumnsDisagree, match="two columns") as stopped:
+    with pytest.raises(ColumnMismatch, match="two columns") as stopped:
         exploding(explode=explode).apply(envelopes([value]))
     assert "explode.keep" in stopped.value.hint
 

@@ -175,7 +175,7 @@ def test_without_an_element_a_row_holds_what_did_not_fit_of_its_record():
     assert adds_up(rescuing().apply(envelopes([{"id": "x", "items": []}]))).filtered == 1
 
 
-def test_what_is_no_list_has_no_row_to_stand_in_and_is_a_letter():
+def test_what_is_no_list_has_no_row_to_stand_in_and_is_a_dead_letter():
     applied = rescuing().apply(
         envelopes([{"id": 1, "items": "x"}, {"id": 2, "items": {"id": 1}}, {"id": 3, "items": 4}])
     )
@@ -183,7 +183,7 @@ def test_what_is_no_list_has_no_row_to_stand_in_and_is_a_letter():
     assert "items: expected an array" in applied.dead_letters["detail"].to_pylist()[0]
 
 
-def test_where_null_is_not_allowed_the_record_is_a_letter():
+def test_where_null_is_not_allowed_the_record_is_a_dead_letter():
     columns = [*COLUMNS[:2], {"name": "sku", "type": "string", "nullable": False}]
     values = [
         {"id": 1, "items": [{"sku": "a"}, {"sku": 5}]},
@@ -207,7 +207,7 @@ def test_a_default_fills_what_an_element_lacks_and_not_what_does_not_fit():
     ]
 
 
-def test_bad_names_and_doubled_keys_of_elements_are_letters_still():
+def test_bad_names_and_duplicate_keys_of_elements_are_dead_letters_still():
     values = [
         b'{"id":1,"items":[{"new":1,"NEW":2}]}',
         b'{"id":1,"items":[{"ID":1}]}',

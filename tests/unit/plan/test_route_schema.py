@@ -10,7 +10,7 @@ import pytest
 from headrace.decode.inference import of
 from headrace.decode.payload_field import PayloadField, is_json_text, payload_field
 from headrace.delta.schema import SOURCE
-from headrace.errors import ColumnsDisagree
+from headrace.errors import ColumnMismatch
 from headrace.plan.plan import Plan
 from headrace.plan.route_schema import RouteSchema
 from headrace.spec.types import same_columns, same_type
@@ -86,7 +86,7 @@ def test_partition_columns_must_be_there_once_columns_are_known():
     assert _schema(spec).table.names == ["_source"]
     assert _schema(spec, learned={}).table.names == ["_source"]  # records that were all bad
     for known in ({"existing": EXISTING}, {"learned": of({"id": 1})}):
-        with pytest.raises(ColumnsDisagree, match="'day'"):
+        with pytest.raises(ColumnMismatch, match="'day'"):
             _schema(spec, **known)
     assert _schema(spec, steps=[{"set": {"day": "'x'"}}], learned=of({"id": 1})).partition_by == ("day",)
 
@@ -132,7 +132,7 @@ def test_nested_fields_that_records_bring_grow_the_tables_column_in_its_place():
 
 def test_a_declared_struct_with_less_than_the_tables_is_refused():
     existing = pa.schema([pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])
-    with pytest.raises(ColumnsDisagree, match="column 's' is struct<a: long, b: long> in the table"):
+    with pytest.raises(ColumnMismatch, match="column 's' is struct<a: long, b: long> in the table"):
         _schema({"columns": [{"name": "s", "type": "struct<a: bigint>"}]}, existing=existing)
 
 
@@ -164,5 +164,5 @@ def test_columns_are_left_out_of_the_write_only_by_a_word_of_the_spec():
     schema = _schema(table, existing=loose)
     assert (schema.payload.names, schema.unfilled) == (["amount"], ("id", "name", "at"))
     assert _schema(table, existing=loose, steps=[{"set": {"name": "'x'"}}]).unfilled == ("id", "at")
-    with pytest.raises(ColumnsDisagree, match="only_declared excludes 'id', which must not be NULL"):
+    with pytest.raises(ColumnMismatch, match="only_declared excludes 'id', which must not be NULL"):
         _schema(table, existing=ORDERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given, settings
@@ -60,3 +61,33 @@ def test_a_new_field_is_told_of_the_route_that_brings_it():
     plan = _plan(contract={"new_field": "evolve"})
     applied = plan.apply(envelopes([{"kind": "a", "id": 1}, {"kind": "b", "id": 1, "more": 1}, {"kind": "c", "id": 2}]))
     assert list(map(str, applied.discovered)) == ["b"]
+
+
+new_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from(
+        [2**53 + 1, 1.5, "x", "2026-01-01T00:00:00Z", [], [1], [1, "x"], {}, {"deep": 1}, {"deep": [None]}]
+    ),
+)
+grown = st.builds(
+    lambda known, more: {**known, **more},
+    good,
+    st.dictionaries(st.sampled_from(["one", "two", "ID", "three"]), new_values, max_size=3),
+)
+
+
+@given(st.lists(st.one_of(good, grown, grown, bad), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_new_fields_found_together_or_alone_are_those_of_the_same_routes(values: list[Any]):
+    together, alone = (_plan(contract={"new_field": "evolve"}) for _ in range(2))
+    found, expected = together.apply(envelopes(values)), _apart(alone).apply(envelopes(values))
+    assert _by_name(found) == _by_name(expected)
+    assert found.discovered or _said(found) == _said(expected)  # else the batch is applied again
+    assert not together.branches[""].apart
+
+
+def _by_name(applied: BatchResult) -> dict[str, Any]:
+    """Discovered structures; the order of the fields is not determined."""
+    return {str(route): json.dumps(each, sort_keys=True) for route, each in applied.discovered.items()}

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import RECORD_SCHEMA
+from headrace.pipeline.existing_tables import table_uris
 from headrace.plan.routing import routes, split_by_route
 from headrace.reasons import Reason
-from headrace.recovery import rebuild_ledger
 from headrace.spec.route_id import RouteId
 from headrace.spec.routing import NAME, Routing
 from headrace.storage.store import Profile
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import spec_of
 
 # Values a producer may send in the hope of writing elsewhere.
@@ -85,7 +85,7 @@ def test_topics_are_routes_when_they_are_names() -> None:
 
 
 @pytest.mark.parametrize("value", PATHS, ids=[repr(value[:20]) for value in PATHS])
-def test_what_is_not_a_name_is_a_letter(value: str) -> None:
+def test_what_is_not_a_name_is_a_dead_letter(value: str) -> None:
     routed = routes(Routing("field", "/type"), *peeked("good", value, "good"))
     assert routed.values.to_pylist() == ["good", None, "good"]
     assert (routed.rejects.index, routed.rejects.reason) == ([1], [Reason.BAD_ROUTE])
@@ -131,7 +131,7 @@ def test_split_gives_positions_in_order() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.none() | st.sampled_from("abcdef")))
-def test_split_loses_and_doubles_nothing(values: list[str | None]) -> None:
+def test_split_loses_and_duplicates_nothing(values: list[str | None]) -> None:
     parts = split_by_route(pa.array(values, pa.string()))
     seen = sorted((position, name) for name, index in parts.items() for position in index.to_pylist())
     assert seen == [(position, name) for position, name in enumerate(values) if name is not None]
@@ -178,15 +178,15 @@ def test_a_path_with_several_variables_leads_there_and_back(path: str, route: An
 @pytest.mark.parametrize("by", [{"field": "kind"}, {"sql": "kind"}], ids=["field", "sql"])
 def test_topics_with_tables_of_their_own_are_written_known_again_and_found(tmp_path: Path, by: dict[str, str]) -> None:
     table = {"path": f"{tmp_path}/lake/of-{{topic}}/{{route}}/rows"}
-    desk = Desk(tmp_path, {"route": {"by": by}, "table": table, "tables": [{"match": "s:b$", "strict": True}]})
+    harness = Harness(tmp_path, {"route": {"by": by}, "table": table, "tables": [{"match": "s:b$", "strict": True}]})
     for _ in range(2):
-        desk.feed([{"kind": "a", "id": 1}, {"kind": "b", "id": 2}, {"kind": "../c"}])
-    assert [len(desk.rows(f"lake/of-orders/{kind}/rows")) for kind in "ab"] == [2, 2]
-    assert {row["reason"] for row in desk.dead()} == {"bad_route"}
-    assert desk.spec.table_for(RouteId("", "orders:b")).strict
+        harness.feed([{"kind": "a", "id": 1}, {"kind": "b", "id": 2}, {"kind": "../c"}])
+    assert [len(harness.rows(f"lake/of-orders/{kind}/rows")) for kind in "ab"] == [2, 2]
+    assert {row["reason"] for row in harness.dead()} == {"bad_route"}
+    assert harness.spec.table_for(RouteId("", "orders:b")).strict
     (tmp_path / "lake/other/a/rows").mkdir(parents=True)
-    found = rebuild_ledger._routes(desk.spec, Profile())
-    assert sorted(found) == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]
+    found = table_uris(harness.spec, Profile())
+    assert found == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]
 
 
 def test_rules_run_once_per_distinct_value() -> None:

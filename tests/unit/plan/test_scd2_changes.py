@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.delta.schema import SOURCE
-from headrace.errors import ColumnsDisagree
+from headrace.errors import ColumnMismatch
 from headrace.validate.load import examine_text
 from services.plans import LAKE, adds_up, changes, envelopes, event, letters, plan_of, shaped
 
@@ -44,12 +44,12 @@ def test_a_table_that_is_there_is_not_read_from_records():
 
 
 def test_a_field_under_the_name_of_the_history_stops_the_pipeline():
-    with pytest.raises(ColumnsDisagree, match="records have a field 'Current', which is an SCD2 column"):
+    with pytest.raises(ColumnMismatch, match="records have a field 'Current', which is an SCD2 column"):
         plan_of(table=scd2()).apply(envelopes([{"id": 1, "at": 1, "Current": True}]))
 
 
 def test_what_is_tracked_must_be_there_and_comparable():
-    with pytest.raises(ColumnsDisagree, match=r"merge\.scd2\.track names 'total'"):
+    with pytest.raises(ColumnMismatch, match=r"merge\.scd2\.track: unknown column 'total'"):
         plan_of(table=scd2(scd2={"track": ["total"]})).apply(envelopes([{"id": 1, "at": 1}]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,35 @@ from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import unknown_everywhere
 from headrace.recovery.startup import StartupRecovery
 from headrace.validate import online
-from services.desk import Desk, InProcess, no_spark, ranges_of
+from services.in_process_pipeline import Harness, InProcess, no_spark, ranges_of
+from services.pipelines import HEADRACE
 from services.plans import envelopes, spec_of
 
 RECORDS = [{"id": 1, "status": 200, "who": {"name": "Ada"}}, {"id": 2, "status": 700, "items": [{"n": 1}]}]
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/web"}})
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/web"}})
 
 
-def test_a_typo_in_where_stops_the_first_batch_and_writes_nothing(desk: Desk):
-    desk.options["transform"] = [{"where": "staus < 600"}]
+def test_a_typo_in_where_stops_the_first_batch_and_writes_nothing(harness: Harness):
+    harness.options["transform"] = [{"where": "staus < 600"}]
     with pytest.raises(
         UnknownColumn, match=r"transform\[0\]\.where: 'staus' does not .* \(did you mean 'status'\?\)\. "
     ) as stop:
-        desk.feed(RECORDS)
+        harness.feed(RECORDS)
     assert "allow_missing" in stop.value.hint
-    assert not list(desk.folder.rglob("*.parquet"))
-    desk.options["transform"] = [{"where": "status < 600"}]
-    desk.feed(RECORDS)
-    assert [row["id"] for row in desk.rows("lake/web")] == [1]
+    assert not list(harness.folder.rglob("*.parquet"))
+    harness.options["transform"] = [{"where": "status < 600"}]
+    harness.feed(RECORDS)
+    assert [row["id"] for row in harness.rows("lake/web")] == [1]
 
 
-def test_a_name_that_may_be_missing_is_listed(desk: Desk):
-    desk.options |= {"transform": [{"where": "coalesce(keep, true)"}], "allow_missing": ["KEEP"]}
-    desk.feed(RECORDS)
-    assert len(desk.rows("lake/web")) == 2
+def test_a_name_that_may_be_missing_is_listed(harness: Harness):
+    harness.options |= {"transform": [{"where": "coalesce(keep, true)"}], "allow_missing": ["KEEP"]}
+    harness.feed(RECORDS)
+    assert len(harness.rows("lake/web")) == 2
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,25 @@ def test_a_name_that_may_be_missing_is_listed(desk: Desk):
         ({"transform": [{"drop": ["stattus"]}]}, "transform[0].drop", "stattus", "status"),
         ({"transform": [{"rename": {"stat": "s"}}]}, "transform[0].rename", "stat", "status"),
         ({"transform": [{"mask": {"woh.name": "redact"}}]}, "transform[0].mask", "woh", "who"),
+        ({"transform": [{"mask": {"who.nme": "redact"}}]}, "transform[0].mask", "who.nme", "who.name"),
+        (
+            {"branches": [{"name": "b", "transform": [{"where": "staus < 1"}], "table": {"path": "/lake/b"}}]},
+            "branches[0].transform[0].where",
+            "staus",
+            "status",
+        ),
+        (
+            {
+                "source": {"kafka": {"brokers": "localhost:9", "topics": ["web"]}},
+                "branches": [{"name": "b", "table": {"path": "/lake/b"}}],
+                "topics": [
+                    {"name": "t", "topic": "web", "transform": [{"where": "staus < 1"}], "table": {"path": "/lake/t"}}
+                ],
+            },
+            "topics[0].transform[0].where",
+            "staus",
+            "status",
+        ),
         ({"route": {"by": {"sql": "statu::text"}}}, "route.by.sql", "statu", "status"),
         ({"explode": "itms"}, "explode", "itms", "items"),
         (
@@ -82,72 +103,85 @@ def test_every_place_that_names_a_column_is_looked_at(more: dict[str, Any], plac
         {"transform": [{"set": {"a": "id", "b": "a + 1"}}, {"where": "b > 0"}]},
         {"transform": [{"jmespath": {"name": "who.name"}}, {"where": "name IS NOT NULL"}]},
         {"explode": {"column": "items", "position": "nth"}, "transform": [{"where": "n > 0 AND nth >= 0"}]},
+        {"transform": [{"mask": {"who.NAME": "redact"}}, {"rename": {"who": "w"}}, {"mask": {"w.name": "redact"}}]},
     ],
 )
 def test_what_records_steps_and_the_source_give_is_known(more: dict[str, Any]):
     assert _unknown(RECORDS, **more) == []
 
 
-def test_a_field_that_is_null_in_every_record_is_no_typo(desk: Desk):
-    desk.options["transform"] = [{"where": "deleted IS NULL"}]
-    desk.feed([{"id": 1, "deleted": None}])
-    assert len(desk.rows("lake/web")) == 1
+def test_a_field_that_is_null_in_every_record_is_no_typo(harness: Harness):
+    harness.options["transform"] = [{"where": "deleted IS NULL"}]
+    harness.feed([{"id": 1, "deleted": None}])
+    assert len(harness.rows("lake/web")) == 1
 
 
-def test_a_field_that_the_contract_leaves_out_is_told_although_records_have_it(desk: Desk):
-    desk.feed([{"id": 1}])
-    desk.options["table"] = {**desk.options["table"], "contract": {"new_field": "ignore"}}
-    desk.options["transform"] = [{"where": "status < 600"}]
+def test_a_field_that_the_contract_leaves_out_is_reported_although_records_have_it(harness: Harness):
+    harness.feed([{"id": 1}])
+    harness.options["table"] = {**harness.options["table"], "contract": {"new_field": "ignore"}}
+    harness.options["transform"] = [{"where": "status < 600"}]
     with pytest.raises(UnknownColumn, match="'status'"):
-        desk.feed(RECORDS)
+        harness.feed(RECORDS)
 
 
-def test_a_name_of_the_table_or_of_an_earlier_batch_need_not_come_again(desk: Desk):
-    desk.options["transform"] = [{"where": "status < 600 OR who.name = 'x'"}, {"drop": ["status"]}]
-    desk.feed(RECORDS)
-    desk.feed([{"id": 3}])
-    assert len(desk.rows("lake/web")) == 1
-    desk.options["transform"] = [{"where": "stauts < 600"}]
+def test_a_name_of_the_table_or_of_an_earlier_batch_need_not_come_again(harness: Harness):
+    harness.options["transform"] = [{"where": "status < 600 OR who.name = 'x'"}, {"drop": ["status"]}]
+    harness.feed(RECORDS)
+    harness.feed([{"id": 3}])
+    assert len(harness.rows("lake/web")) == 1
+    harness.options["transform"] = [{"where": "stauts < 600"}]
     with pytest.raises(UnknownColumn):
-        desk.feed([{"id": 4}])
+        harness.feed([{"id": 4}])
 
 
-def test_records_of_one_table_may_have_what_those_of_another_lack(desk: Desk):
-    desk.options |= {"route": {"by": {"field": "kind"}}, "table": {"path": f"{desk.folder}/lake/{{route}}"}}
-    desk.options["transform"] = [{"where": "coalesce(keep, true)"}]
-    desk.feed([{"kind": "a", "keep": True}, {"kind": "b"}])
-    assert (len(desk.rows("lake/a")), len(desk.rows("lake/b"))) == (1, 1)
-    desk.options["pipeline"] = "other"
+def test_records_of_one_table_may_have_what_those_of_another_lack(harness: Harness):
+    harness.options |= {"route": {"by": {"field": "kind"}}, "table": {"path": f"{harness.folder}/lake/{{route}}"}}
+    harness.options["transform"] = [{"where": "coalesce(keep, true)"}]
+    harness.feed([{"kind": "a", "keep": True}, {"kind": "b"}])
+    assert (len(harness.rows("lake/a")), len(harness.rows("lake/b"))) == (1, 1)
+    harness.options["pipeline"] = "other"
     with pytest.raises(UnknownColumn):
-        desk.feed([{"kind": "c"}, {"kind": "d"}])
+        harness.feed([{"kind": "c"}, {"kind": "d"}])
 
 
-def test_only_the_first_batch_with_rows_is_looked_at(desk: Desk):
-    desk.options["transform"] = [{"where": "coalesce(keep, true)"}]
-    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
+def test_only_the_first_batch_with_rows_is_looked_at(harness: Harness):
+    harness.options["transform"] = [{"where": "coalesce(keep, true)"}]
+    pipeline = InProcess(harness.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.tables.open()
         for value in (b"no json", {"id": 1, "keep": True}, {"id": 2}):
-            start = len(desk.sent)
-            desk.send([value])
-            records = desk.envelopes(start)
+            start = len(harness.sent)
+            harness.send([value])
+            records = harness.envelopes(start)
             pipeline.one_batch(records.combine_chunks().to_batches()[0], ranges_of(records))
-    assert len(desk.rows("lake/web")) == 2
+    assert len(harness.rows("lake/web")) == 2
 
 
-def test_preview_and_check_online_tell_it(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    desk.options["transform"] = [{"drop": ["id"]}, {"where": "staus < 600"}]
-    found = preview_records(desk.spec, envelopes(RECORDS))
+def test_preview_and_check_online_tell_it(harness: Harness, monkeypatch: pytest.MonkeyPatch):
+    harness.options["transform"] = [{"drop": ["id"]}, {"where": "staus < 600"}]
+    found = preview_records(harness.spec, envelopes(RECORDS))
     assert found.counts.filtered == 2
     assert any("transform[1].where" in note and "did you mean 'status'" in note for note in found.notes)
     monkeypatch.setattr(
         online, "preview_records", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count)
     )
-    (finding,) = online._names(desk.spec)
+    (finding,) = online._names(harness.spec)
     assert (finding.severity, finding.key, finding.suggestion) == ("error", "transform[1].where", "status")
-    desk.options["allow_missing"] = ["staus"]
-    assert list(online._names(desk.spec)) == []
+    harness.options["allow_missing"] = ["staus"]
+    assert list(online._names(harness.spec)) == []
+
+
+def test_the_command_tells_it_of_a_source_that_it_reads(tmp_path: Path):
+    """Nothing else is printed: DuckDB would report connections of threads that have ended."""
+    text = "pipeline: web\nsource: {generate: {records: 50}}\ntransform: [{where: staus < 600}]\n"
+    (tmp_path / "web.yaml").write_text(f"{text}table: {{path: ./lake/web}}\n")
+    command = [HEADRACE, "check", "--online", "web.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    finding, summary = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, summary) == (1, "", "1 error, 0 warnings")
+    assert finding.startswith("error: web.yaml:3:21 transform[0].where: no 'staus' in the latest 100 records")
+    assert finding.endswith("did you mean 'status'?")
 
 
 _FIELDS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([None, 0, "x", [], {}]), max_size=4)
@@ -161,5 +195,6 @@ def test_a_name_is_unknown_when_no_record_has_it_whatever_its_value(records: lis
 
 
 def _unknown(records: list[dict[str, Any]], **content: Any) -> list[Any]:
-    plan = Plan(spec_of(**content), unchecked=[""])
+    spec = spec_of(**content)
+    plan = Plan(spec, unchecked=spec.branch_specs())
     return unknown_everywhere(plan.apply(envelopes(records)).unknown.items(), plan.branches, plan.schemas)

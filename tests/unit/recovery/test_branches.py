@@ -15,7 +15,7 @@ from headrace.errors import TableRestored, TxnMismatch
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.resume import Decision, decide
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 ITEMS = {
     "name": "items",
@@ -43,109 +43,109 @@ TABLES = ["lake/orders", "lake/items", "lake/kinds/a", "lake/kinds/b", f"{STATE}
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """Orders, the items in them, and the orders again by kind; its topic can be read again."""
     items = {**ITEMS, "table": {**ITEMS["table"], "path": f"{tmp_path}/lake/items"}}
     kinds = {**KINDS, "table": {"path": f"{tmp_path}/lake/kinds/{{route}}"}}
     own = {"path": f"{tmp_path}/lake/orders"}
-    made = Desk(tmp_path, {"route": {}, "table": own, "branches": [items, kinds], "state": f"{tmp_path}/{STATE}"})
+    made = Harness(tmp_path, {"route": {}, "table": own, "branches": [items, kinds], "state": f"{tmp_path}/{STATE}"})
     made.serve(monkeypatch)
     return made
 
 
-def contents(desk: Desk) -> dict[str, Counter[Any]]:
+def contents(harness: Harness) -> dict[str, Counter[Any]]:
     """Every row of every table, without what changes from run to run."""
     left_out = {"rejected_at", "date"}
     return {
-        path: Counter(str({key: row[key] for key in row if key not in left_out}) for row in desk.rows(path))
+        path: Counter(str({key: row[key] for key in row if key not in left_out}) for row in harness.rows(path))
         for path in TABLES
     }
 
 
-def restored(desk: Desk, path: str) -> None:
+def restored(harness: Harness, path: str) -> None:
     """As it was when it was made."""
-    DeltaTable(str(desk.place / path)).restore(0)
+    DeltaTable(str(harness.place / path)).restore(0)
 
 
-def account(desk: Desk) -> list[tuple[int, int]]:
+def account(harness: Harness) -> list[tuple[int, int]]:
     """Of each booked batch, what was read and what became of it."""
-    rows = sorted(desk.rows(f"{STATE}/ledger"), key=lambda row: row["batch"])
+    rows = sorted(harness.rows(f"{STATE}/ledger"), key=lambda row: row["batch"])
     return [(row["read"], row["routed"] + row["dead"] + row["filtered"] + row["skipped"]) for row in rows]
 
 
-def versions(desk: Desk) -> dict[str, int]:
-    return {path: DeltaTable(str(desk.place / path)).version() for path in TABLES}
+def versions(harness: Harness) -> dict[str, int]:
+    return {path: DeltaTable(str(harness.place / path)).version() for path in TABLES}
 
 
 # ---- a table that was restored ----
 
 
 @pytest.mark.parametrize("path", TABLES)
-def test_a_refill_brings_one_table_back_and_touches_no_other(desk: Desk, path: str):
+def test_a_refill_brings_one_table_back_and_touches_no_other(harness: Harness, path: str):
     for values in (FIRST, SECOND, THIRD):
-        desk.feed(values)
-    before = contents(desk)
-    restored(desk, path)
-    undone = before[path].total() - contents(desk)[path].total()
+        harness.feed(values)
+    before = contents(harness)
+    restored(harness, path)
+    undone = before[path].total() - contents(harness)[path].total()
     assert undone > 0
     with pytest.raises(TableRestored):
-        desk.feed([])
-    stood = versions(desk)
-    said = decide(desk.spec, [Decision.REFILLED_TABLE])
+        harness.feed([])
+    stood = versions(harness)
+    said = decide(harness.spec, [Decision.REFILLED_TABLE])
     assert any(f"{undone} undone rows" in each for each in said), said
-    assert contents(desk) == before
-    assert {each: versions(desk)[each] for each in TABLES if each != path} == {
+    assert contents(harness) == before
+    assert {each: versions(harness)[each] for each in TABLES if each != path} == {
         each: stood[each] for each in TABLES if each != path
     }
-    desk.feed(LATER)
-    assert Counter(row["sku"] for row in desk.rows("lake/items")) == Counter("abcdeghi")
-    assert all(read == told for read, told in account(desk))
+    harness.feed(LATER)
+    assert Counter(row["sku"] for row in harness.rows("lake/items")) == Counter("abcdeghi")
+    assert all(read == told for read, told in account(harness))
 
 
 @pytest.mark.parametrize("point", [Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE, Point.AFTER_LEDGER_WRITE])
-def test_a_refill_that_dies_is_finished(desk: Desk, point: Point):
+def test_a_refill_that_dies_is_finished(harness: Harness, point: Point):
     for values in (FIRST, SECOND, THIRD):
-        desk.feed(values)
-    before = contents(desk)
-    restored(desk, "lake/items")
+        harness.feed(values)
+    before = contents(harness)
+    restored(harness, "lake/items")
     with armed(point, "abandon"), pytest.raises(Abandoned):
-        decide(desk.spec, [Decision.REFILLED_TABLE])
-    desk.feed([])
-    assert contents(desk) == before
-    assert all(read == told for read, told in account(desk))
+        decide(harness.spec, [Decision.REFILLED_TABLE])
+    harness.feed([])
+    assert contents(harness) == before
+    assert all(read == told for read, told in account(harness))
 
 
-def test_a_refill_whose_files_are_gone_is_staged_again(desk: Desk):
+def test_a_refill_whose_files_are_gone_is_staged_again(harness: Harness):
     for values in (FIRST, SECOND, THIRD):
-        desk.feed(values)
-    before = contents(desk)
-    restored(desk, "lake/items")
-    files = set((desk.place / "lake/items").rglob("*.parquet"))
+        harness.feed(values)
+    before = contents(harness)
+    restored(harness, "lake/items")
+    files = set((harness.place / "lake/items").rglob("*.parquet"))
     with mock.patch.object(Pipeline, "_commit_one", side_effect=Abandoned), pytest.raises(Abandoned):
-        decide(desk.spec, [Decision.REFILLED_TABLE])
-    for staged in set((desk.place / "lake/items").rglob("*.parquet")) - files:
+        decide(harness.spec, [Decision.REFILLED_TABLE])
+    for staged in set((harness.place / "lake/items").rglob("*.parquet")) - files:
         staged.unlink()
-    desk.feed([])
-    assert contents(desk) == before
+    harness.feed([])
+    assert contents(harness) == before
 
 
-def test_a_branch_that_was_kept_as_it_was_restored_goes_on(desk: Desk):
+def test_a_branch_that_was_kept_as_it_was_restored_goes_on(harness: Harness):
     for values in (FIRST, SECOND):
-        desk.feed(values)
-    restored(desk, "lake/items")
-    decide(desk.spec, [Decision.RESTORED_TABLE])
-    desk.feed(THIRD)
-    assert Counter(row["sku"] for row in desk.rows("lake/items")) == Counter("abgh")
-    assert len(desk.rows("lake/orders")) == 6
+        harness.feed(values)
+    restored(harness, "lake/items")
+    decide(harness.spec, [Decision.RESTORED_TABLE])
+    harness.feed(THIRD)
+    assert Counter(row["sku"] for row in harness.rows("lake/items")) == Counter("abgh")
+    assert len(harness.rows("lake/orders")) == 6
 
 
 # ---- a ledger that is lost ----
 
 
-def lose(desk: Desk, *folders: str) -> None:
+def lose(harness: Harness, *folders: str) -> None:
     """Parts of the state folder are gone."""
     for folder in folders:
-        shutil.rmtree(desk.place / STATE / folder)
+        shutil.rmtree(harness.place / STATE / folder)
 
 
 @pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents")], ids=lambda lost: " and ".join(lost))
@@ -160,21 +160,21 @@ def lose(desk: Desk, *folders: str) -> None:
         Point.AFTER_LEDGER_WRITE,
     ],
 )
-def test_a_lost_ledger_is_told_anew_by_the_tables_of_all_branches(
-    desk: Desk, point: Point | None, lost: tuple[str, ...]
+def test_a_lost_ledger_is_rebuilt_from_the_tables_of_all_branches(
+    harness: Harness, point: Point | None, lost: tuple[str, ...]
 ):
-    desk.feed(FIRST)
+    harness.feed(FIRST)
     if point is None:
-        desk.feed(SECOND)
+        harness.feed(SECOND)
     else:
         with armed(point, "abandon"), pytest.raises(Abandoned):
-            desk.feed(SECOND)
-    lose(desk, *lost)
-    desk.feed([])  # a start that finishes, or reads again, what only some tables have
-    assert Counter(row["sku"] for row in desk.rows("lake/items")) == Counter("abcde")
-    assert sorted(row["id"] for row in desk.rows("lake/orders")) == [1, 2, 3, 4]
-    assert [sorted(row["id"] for row in desk.rows(f"lake/kinds/{each}")) for each in "ab"] == [[1, 3], [2, 4]]
-    assert sorted((row["offset"], Path(row["table"] or "").name) for row in desk.dead()) == [
+            harness.feed(SECOND)
+    lose(harness, *lost)
+    harness.feed([])  # a start that finishes, or reads again, what only some tables have
+    assert Counter(row["sku"] for row in harness.rows("lake/items")) == Counter("abcde")
+    assert sorted(row["id"] for row in harness.rows("lake/orders")) == [1, 2, 3, 4]
+    assert [sorted(row["id"] for row in harness.rows(f"lake/kinds/{each}")) for each in "ab"] == [[1, 3], [2, 4]]
+    assert sorted((row["offset"], Path(row["table"] or "").name) for row in harness.dead()) == [
         (1, "items"),
         (1, "orders"),
         (1, "{route}"),
@@ -183,18 +183,18 @@ def test_a_lost_ledger_is_told_anew_by_the_tables_of_all_branches(
         (3, "{route}"),
         (5, "items"),
     ]
-    desk.feed(THIRD)
-    assert Counter(row["sku"] for row in desk.rows("lake/items")) == Counter("abcdegh")
-    assert all(read == told for read, told in account(desk))
+    harness.feed(THIRD)
+    assert Counter(row["sku"] for row in harness.rows("lake/items")) == Counter("abcdegh")
+    assert all(read == told for read, told in account(harness))
 
 
-def test_a_lost_state_asks_a_person_and_then_goes_on(desk: Desk):
-    desk.feed(FIRST)
-    desk.feed(SECOND)
-    lose(desk, "ledger", "intents", "known_tables")
+def test_a_lost_state_asks_a_person_and_then_goes_on(harness: Harness):
+    harness.feed(FIRST)
+    harness.feed(SECOND)
+    lose(harness, "ledger", "intents", "known_tables")
     with pytest.raises(TxnMismatch, match="--accept-lost-ledger"):
-        desk.feed([])
-    decide(desk.spec, [Decision.LOST_LEDGER])
-    desk.feed(THIRD)
-    assert Counter(row["sku"] for row in desk.rows("lake/items")) == Counter("abcdegh")
-    assert sorted(row["id"] for row in desk.rows("lake/orders")) == [1, 2, 3, 4, 5, 6]
+        harness.feed([])
+    decide(harness.spec, [Decision.LOST_LEDGER])
+    harness.feed(THIRD)
+    assert Counter(row["sku"] for row in harness.rows("lake/items")) == Counter("abcdegh")
+    assert sorted(row["id"] for row in harness.rows("lake/orders")) == [1, 2, 3, 4, 5, 6]

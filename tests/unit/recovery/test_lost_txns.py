@@ -21,50 +21,52 @@ from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.resume import Decision, decide
 from headrace.validate.online import online
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 
 EXPIRING = "delta.setTransactionRetentionDuration"
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """One table; its topic can be read again."""
-    made = Desk(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
+    made = Harness(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
     made.serve(monkeypatch)
     return made
 
 
-def orders(desk: Desk) -> DeltaTable:
-    return DeltaTable(str(desk.place / "lake/orders"))
+def orders(harness: Harness) -> DeltaTable:
+    return DeltaTable(str(harness.place / "lake/orders"))
 
 
-def ids(desk: Desk) -> list[int]:
-    return sorted(row["id"] for row in desk.rows("lake/orders"))
+def ids(harness: Harness) -> list[int]:
+    return sorted(row["id"] for row in harness.rows("lake/orders"))
 
 
-def foreign(desk: Desk, *numbers: int) -> None:
+def foreign(harness: Harness, *numbers: int) -> None:
     """Another writer appends."""
     for number in numbers:
-        write_deltalake(str(desk.place / "lake/orders"), pa.table({"id": [number]}), mode="append", schema_mode="merge")
+        write_deltalake(
+            str(harness.place / "lake/orders"), pa.table({"id": [number]}), mode="append", schema_mode="merge"
+        )
 
 
-def checkpointed(desk: Desk, *, txns: bool = True, commits: bool = True) -> None:
+def checkpointed(harness: Harness, *, txns: bool = True, commits: bool = True) -> None:
     """A log checkpoint as one writes it that lets txns expire (`txns`), then a clean-up of the log (`commits`)."""
-    table = orders(desk)
+    table = orders(harness)
     table.create_checkpoint()
-    version, log = table.version(), desk.place / "lake/orders/_delta_log"
+    version, log = table.version(), harness.place / "lake/orders/_delta_log"
     if not txns:
         path = log / f"{version:020}.checkpoint.parquet"
         content = pq.read_table(path)
         pq.write_table(content.filter(content["txn"].is_null()), path)
         (log / "_last_checkpoint").write_text(json.dumps({"version": version, "size": content.num_rows}))
     for old in range(version if not commits else 0):
-        (desk.place / "lake/orders" / version_path(old)).unlink()
+        (harness.place / "lake/orders" / version_path(old)).unlink()
 
 
-def expiring(desk: Desk) -> None:
+def expiring(harness: Harness) -> None:
     """The owner lets txns of the table expire."""
-    orders(desk).alter.set_table_properties({EXPIRING: "interval 1 days"}, raise_if_not_exists=False)
+    orders(harness).alter.set_table_properties({EXPIRING: "interval 1 days"}, raise_if_not_exists=False)
 
 
 def cli(*arguments: Any) -> Any:
@@ -84,158 +86,158 @@ def test_nobody_sets_the_property_through_headrace(tmp_path: Path) -> None:
         table.set_properties({EXPIRING: "interval 30 days"})
 
 
-def test_a_table_with_the_property_is_refused_until_it_is_unset(desk: Desk) -> None:
-    foreign(desk, 0)
-    expiring(desk)
+def test_a_table_with_the_property_is_refused_until_it_is_unset(harness: Harness) -> None:
+    foreign(harness, 0)
+    expiring(harness)
     with pytest.raises(TableFeature, match=EXPIRING) as stopped:
-        desk.feed([{"id": 1}])
+        harness.feed([{"id": 1}])
     (command,) = [part for part in stopped.value.hint.split("`") if part.startswith("headrace ")]
-    found = [each for each in online(desk.spec) if EXPIRING in each.message]
+    found = [each for each in online(harness.spec) if EXPIRING in each.message]
     assert [each.severity for each in found] == ["error"]
     cli(*command.split()[1:], "--yes")
-    assert not [each for each in online(desk.spec) if EXPIRING in each.message]
-    desk.feed([])
-    desk.feed([{"id": 2}])
-    assert ids(desk)[-1] == 2
+    assert not [each for each in online(harness.spec) if EXPIRING in each.message]
+    harness.feed([])
+    harness.feed([{"id": 2}])
+    assert ids(harness)[-1] == 2
 
 
-def test_the_property_is_met_while_the_pipeline_runs(desk: Desk) -> None:
-    desk.feed([{"id": 1}])
-    with armed(Point.AFTER_STAGING, lambda: expiring(desk)), pytest.raises(TableFeature, match=EXPIRING):
-        desk.feed([{"id": 2}])
+def test_the_property_is_met_while_the_pipeline_runs(harness: Harness) -> None:
+    harness.feed([{"id": 1}])
+    with armed(Point.AFTER_STAGING, lambda: expiring(harness)), pytest.raises(TableFeature, match=EXPIRING):
+        harness.feed([{"id": 2}])
 
 
 # ---- a txn that is gone ----
 
 
-def test_a_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
+def test_a_batch_whose_txn_expired_is_not_committed_again(harness: Harness) -> None:
     """Its own commit is found in the log, behind commits of others."""
-    desk.feed([{"id": 1}])
+    harness.feed([{"id": 1}])
     with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
-        desk.feed([{"id": 2}, {"id": 3}])
-    foreign(desk, *range(100, 105))
-    orders(desk).optimize.compact()
-    checkpointed(desk, txns=False)
-    decide(desk.spec, [Decision.NEW_TABLE])
-    desk.feed([])
-    assert ids(desk) == [1, 2, 3, *range(100, 105)]
-    desk.feed([{"id": 4}])
-    assert ids(desk) == [1, 2, 3, 4, *range(100, 105)]
+        harness.feed([{"id": 2}, {"id": 3}])
+    foreign(harness, *range(100, 105))
+    orders(harness).optimize.compact()
+    checkpointed(harness, txns=False)
+    decide(harness.spec, [Decision.NEW_TABLE])
+    harness.feed([])
+    assert ids(harness) == [1, 2, 3, *range(100, 105)]
+    harness.feed([{"id": 4}])
+    assert ids(harness) == [1, 2, 3, 4, *range(100, 105)]
 
 
-def test_a_first_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
+def test_a_first_batch_whose_txn_expired_is_not_committed_again(harness: Harness) -> None:
     """No ledger knows the table yet: the open batch alone tells that it may be there."""
     with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
-        desk.feed([{"id": 1}])
-    foreign(desk, 100)
-    orders(desk).optimize.compact()
-    checkpointed(desk, txns=False)
-    desk.feed([])
-    assert ids(desk) == [1, 100]
-    desk.feed([{"id": 2}])
-    assert ids(desk) == [1, 2, 100]
+        harness.feed([{"id": 1}])
+    foreign(harness, 100)
+    orders(harness).optimize.compact()
+    checkpointed(harness, txns=False)
+    harness.feed([])
+    assert ids(harness) == [1, 100]
+    harness.feed([{"id": 2}])
+    assert ids(harness) == [1, 2, 100]
 
 
-def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(desk: Desk) -> None:
-    desk.feed([{"id": 1}])
-    desk.feed([{"id": 2}])
+def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(harness: Harness) -> None:
+    harness.feed([{"id": 1}])
+    harness.feed([{"id": 2}])
     with mock.patch.object(Pipeline, "_commit_one", side_effect=Abandoned), pytest.raises(Abandoned):
-        desk.feed([{"id": 3}])
-    checkpointed(desk, txns=False)
+        harness.feed([{"id": 3}])
+    checkpointed(harness, txns=False)
     with pytest.raises(TxnMismatch, match="--accept-new-table"):
-        desk.feed([])
-    decide(desk.spec, [Decision.NEW_TABLE])
-    desk.feed([])
-    assert ids(desk) == [1, 2, 3]
+        harness.feed([])
+    decide(harness.spec, [Decision.NEW_TABLE])
+    harness.feed([])
+    assert ids(harness) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_a_log_that_no_longer_tells_whether_the_batch_is_there(desk: Desk, rewritten: bool) -> None:
+def test_a_log_that_no_longer_tells_whether_the_batch_is_there(harness: Harness, rewritten: bool) -> None:
     """Its files tell as long as they are the table's; a person is asked once they were rewritten."""
     with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
-        desk.feed([{"id": 1}, {"id": 2}])
-    foreign(desk, 100, 101)
+        harness.feed([{"id": 1}, {"id": 2}])
+    foreign(harness, 100, 101)
     if rewritten:
-        orders(desk).optimize.compact()
-    checkpointed(desk, txns=False, commits=False)
+        orders(harness).optimize.compact()
+    checkpointed(harness, txns=False, commits=False)
     if rewritten:
         for _ in range(2):
             with pytest.raises(TxnMismatch, match="--accept-new-table") as stopped:
-                desk.feed([])
+                harness.feed([])
         assert "orders/0: offsets 0 to 1" in stopped.value.message
-        orders(desk).delete("id < 100")
-        decide(desk.spec, [Decision.NEW_TABLE])
-    desk.feed([])
-    assert ids(desk) == [1, 2, 100, 101]
+        orders(harness).delete("id < 100")
+        decide(harness.spec, [Decision.NEW_TABLE])
+    harness.feed([])
+    assert ids(harness) == [1, 2, 100, 101]
 
 
-def test_a_known_table_without_its_txn_is_told(desk: Desk) -> None:
-    desk.feed([{"id": 1}])
-    checkpointed(desk, txns=False)
+def test_a_known_table_without_its_txn_is_reported(harness: Harness) -> None:
+    harness.feed([{"id": 1}])
+    checkpointed(harness, txns=False)
     for _ in range(2):
         with pytest.raises(TxnMismatch, match="no txn of 'shop'"):
-            desk.feed([])
-    assert "txn" in decide(desk.spec, [Decision.NEW_TABLE])[0]
-    desk.feed([{"id": 2}])
-    assert ids(desk) == [1, 2]
+            harness.feed([])
+    assert "txn" in decide(harness.spec, [Decision.NEW_TABLE])[0]
+    harness.feed([{"id": 2}])
+    assert ids(harness) == [1, 2]
 
 
 # ---- RESTORE ----
 
 
-def test_a_restore_behind_many_commits_is_found(desk: Desk) -> None:
-    desk.feed([{"id": 1}])
-    desk.feed([{"id": 2}])
-    orders(desk).restore(0)
-    foreign(desk, *range(1000, 1220))
+def test_a_restore_behind_many_commits_is_found(harness: Harness) -> None:
+    harness.feed([{"id": 1}])
+    harness.feed([{"id": 2}])
+    orders(harness).restore(0)
+    foreign(harness, *range(1000, 1220))
     with pytest.raises(TableRestored, match="version 2"):
-        desk.feed([])
-    decide(desk.spec, [Decision.REFILLED_TABLE])
-    desk.feed([])
-    assert ids(desk) == [1, 2, *range(1000, 1220)]
+        harness.feed([])
+    decide(harness.spec, [Decision.REFILLED_TABLE])
+    harness.feed([])
+    assert ids(harness) == [1, 2, *range(1000, 1220)]
 
 
-def test_a_restore_that_the_log_no_longer_tells_is_asked_about(desk: Desk) -> None:
-    desk.feed([{"id": 1}])
-    desk.feed([{"id": 2}])
-    orders(desk).restore(0)
-    foreign(desk, 100)
-    checkpointed(desk, commits=False)
+def test_a_restore_that_the_log_no_longer_tells_is_asked_about(harness: Harness) -> None:
+    harness.feed([{"id": 1}])
+    harness.feed([{"id": 2}])
+    orders(harness).restore(0)
+    foreign(harness, 100)
+    checkpointed(harness, commits=False)
     for _ in range(2):
         with pytest.raises(TableRestored, match="--table-restored=keep") as stopped:
-            desk.feed([])
+            harness.feed([])
         assert "no longer reaches back" in stopped.value.message
     with pytest.raises(TableRestored, match="--table-restored=keep"):
-        decide(desk.spec, [Decision.REFILLED_TABLE])
-    decide(desk.spec, [Decision.RESTORED_TABLE])
-    desk.feed([{"id": 3}])
-    assert ids(desk) == [1, 3, 100]
-    desk.feed([])
+        decide(harness.spec, [Decision.REFILLED_TABLE])
+    decide(harness.spec, [Decision.RESTORED_TABLE])
+    harness.feed([{"id": 3}])
+    assert ids(harness) == [1, 3, 100]
+    harness.feed([])
 
 
-def test_versions_that_were_looked_at_are_not_looked_at_again(desk: Desk) -> None:
+def test_versions_that_were_looked_at_are_not_looked_at_again(harness: Harness) -> None:
     """A start reads what is new since the last one, so a clean-up of older versions asks nobody."""
-    desk.feed([{"id": 1}])
-    foreign(desk, 100, 101)
-    desk.feed([{"id": "a dead letter"}])
-    foreign(desk, 102)
-    log = desk.place / "lake/orders"
-    checkpointed(desk)
+    harness.feed([{"id": 1}])
+    foreign(harness, 100, 101)
+    harness.feed([{"id": "a dead letter"}])
+    foreign(harness, 102)
+    log = harness.place / "lake/orders"
+    checkpointed(harness)
     for old in range(3):
         (log / version_path(old)).unlink()
-    desk.feed([{"id": 2}])
-    assert ids(desk) == [1, 2, 100, 101, 102]
+    harness.feed([{"id": 2}])
+    assert ids(harness) == [1, 2, 100, 101, 102]
 
 
-def test_a_table_that_was_set_back_by_a_copy_is_told(desk: Desk) -> None:
+def test_a_table_that_was_set_back_by_a_copy_is_reported(harness: Harness) -> None:
     """No RESTORE is in its log: its newest versions are gone."""
-    desk.feed([{"id": 1}])
-    desk.feed([{"id": 2}])
-    desk.feed([{"id": 3}])
-    (desk.place / "lake/orders" / version_path(2)).unlink()
+    harness.feed([{"id": 1}])
+    harness.feed([{"id": 2}])
+    harness.feed([{"id": 3}])
+    (harness.place / "lake/orders" / version_path(2)).unlink()
     for _ in range(2):
         with pytest.raises(TableRestored, match="was at version 2"):
-            desk.feed([])
-    decide(desk.spec, [Decision.RESTORED_TABLE])
-    desk.feed([{"id": 4}])
-    assert ids(desk) == [1, 2, 4]
+            harness.feed([])
+    decide(harness.spec, [Decision.RESTORED_TABLE])
+    harness.feed([{"id": 4}])
+    assert ids(harness) == [1, 2, 4]

@@ -46,7 +46,7 @@ from headrace.storage.store import Store
 from headrace.table.ownership import existing_table
 from headrace.table.reingest import ReingestPipeline
 from headrace.write.intent import Intent
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import spec_of
 
 
@@ -62,24 +62,27 @@ class Frame:
 
 @dataclass
 class Topic:
-    """The desk's topic as a source."""
+    """The harness's topic as a source."""
 
-    desk: Desk
+    harness: Harness
     earliest: int = 0
     topic_id: str = "id"
     asked: list[Range] = field(default_factory=list)
 
     def topics(self) -> dict[str, str]:
-        return {self.desk.topic: self.topic_id}
+        return {self.harness.topic: self.topic_id}
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:
-        return {(self.desk.topic, 0): Bounds(self.earliest, len(self.desk.sent))}
+        return {(self.harness.topic, 0): Bounds(self.earliest, len(self.harness.sent))}
 
     def read(self, spark: Any, ranges: Iterable[Range]) -> Frame:
         self.asked += ranges
-        whole = self.desk.envelopes()
+        whole = self.harness.envelopes()
         parts = [whole.slice(each.start, each.until - each.start) for each in ranges]
         return Frame([batch for part in parts for batch in part.combine_chunks().to_batches()])
+
+    def committed(self, position: dict[tuple[str, int], int]) -> None:
+        """Nothing is released."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -87,13 +90,13 @@ class Topic:
 
 @dataclass
 class Broken:
-    """A desk whose tables lose files."""
+    """A harness whose tables lose files."""
 
-    desk: Desk
+    harness: Harness
     topic: Topic
 
     def table(self, name: str = "alpha") -> Table:
-        return Table(self.desk.folder / "lake" / name)
+        return Table(self.harness.folder / "lake" / name)
 
     def lose(self, *nth: int, name: str = "alpha") -> None:
         """Delete files that the table stands on, in the order in which they came."""
@@ -105,12 +108,12 @@ class Broken:
             (Path(table.path) / there[number % len(there)].path).unlink(missing_ok=True)
 
     def mend(self, name: str = "alpha", **more: Any) -> Reingest:
-        found = self.table(name).repair(reingest=self.desk.spec, **more).reingest
+        found = self.table(name).repair(reingest=self.harness.spec, **more).reingest
         assert found is not None
         return found
 
     def offsets(self, *names: str) -> Counter[int]:
-        return self.desk.offsets(*(names or ("alpha", "beta")))
+        return self.harness.offsets(*(names or ("alpha", "beta")))
 
 
 @pytest.fixture
@@ -119,12 +122,12 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broken:
 
 
 def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Broken:
-    desk = Desk(folder, options)
-    topic = Topic(desk)
+    harness = Harness(folder, options)
+    topic = Topic(harness)
     monkeypatch.setattr("headrace.pipeline.pipeline.open_source", lambda spec: topic)
     monkeypatch.setattr("headrace.pipeline.spark_session.SharedSession.get", lambda self: None)
     monkeypatch.setattr(ReingestPipeline, "stage", _stage)
-    return Broken(desk, topic)
+    return Broken(harness, topic)
 
 
 def _stage(self: ReingestPipeline, frame: Any, batch: int, now: Any) -> Any:
@@ -147,11 +150,11 @@ GOOD = [number for number in range(30) if number % 5 != 4]
 
 def test_exactly_the_lost_rows_come_back(broken: Broken) -> None:
     for start in (0, 10, 20):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.table().optimize()
-    broken.desk.feed(some(30, 10))
+    broken.harness.feed(some(30, 10))
     broken.lose(0)
-    dead = len(broken.desk.dead())
+    dead = len(broken.harness.dead())
     planned = broken.mend(dry_run=True)
     assert (planned.rows, planned.rows_restored, planned.ranges) == (12, 0, (Range("orders", 0, 0, 29, "id"),))
     assert broken.table().resolve() == 4
@@ -163,11 +166,11 @@ def test_exactly_the_lost_rows_come_back(broken: Broken) -> None:
         broken.table().resolve(),
     )
     assert broken.offsets() == Counter(number for number in range(40) if number % 5 != 4)
-    assert len(broken.desk.dead()) == dead
+    assert len(broken.harness.dead()) == dead
     assert broken.mend() == Reingest(0, (), (), (), ())
-    broken.desk.feed(some(40, 5))
+    broken.harness.feed(some(40, 5))
     assert max(broken.offsets().values()) == 1
-    row = broken.desk.rows("lake/_headrace/shop/ledger")
+    row = broken.harness.rows("lake/_headrace/shop/ledger")
     booked = next(each for each in row if each["note"].startswith("reingest of"))
     assert (booked["routed"], booked["dead"], booked["ranges"], booked["written"]) == (12, 0, [], 12)
     assert booked["read"] == booked["routed"] + booked["dead"] + booked["filtered"] + booked["skipped"]
@@ -184,10 +187,10 @@ def test_lost_rows_come_back_after_a_compaction_by_delta_rs(tmp_path: Path, monk
     broken = _broken(tmp_path, monkeypatch, table=table)
     placed = {"at": "2024-01-01T00:00:00Z", "x": 1.0, "f": 0.1}
     for start in (0, 10):
-        broken.desk.feed(some(start, 10, **placed))
+        broken.harness.feed(some(start, 10, **placed))
     DeltaTable(broken.table().path).optimize.compact()
     broken.lose(0)
-    broken.desk.feed(some(20, 10, **placed))
+    broken.harness.feed(some(20, 10, **placed))
     assert broken.mend().rows_restored == 8
     assert broken.offsets() == Counter(GOOD)
     assert broken.mend().rows_restored == 0
@@ -195,7 +198,7 @@ def test_lost_rows_come_back_after_a_compaction_by_delta_rs(tmp_path: Path, monk
 
 def test_rows_restored_and_lost_again_comes_back_again(broken: Broken) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(1)
     broken.table().repair()
     assert broken.mend().rows_restored == 4, "an earlier repair's"
@@ -208,7 +211,7 @@ def test_rows_restored_and_lost_again_comes_back_again(broken: Broken) -> None:
 
 def test_rows_that_a_person_deleted_stay_deleted(broken: Broken) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.table().delete("id = 2")
     broken.lose(0)
     assert broken.mend().rows_restored == 4
@@ -219,7 +222,7 @@ def test_rows_that_a_person_deleted_stay_deleted(broken: Broken) -> None:
 
 
 def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
-    broken.desk.feed(some(0, 5))
+    broken.harness.feed(some(0, 5))
     broken.table().bulk_insert([{"id": 99, "kind": "alpha"}])
     broken.lose(0, 1)
     done = broken.mend()
@@ -229,23 +232,23 @@ def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
 
 
 def test_another_spec_is_asked_for(broken: Broken) -> None:
-    broken.desk.feed(some(0, 5))
-    before = dict(broken.desk.options)
-    broken.desk.options["transform"] = [{"set": {"more": "id + 1"}}]
-    broken.desk.feed(some(5, 5))
+    broken.harness.feed(some(0, 5))
+    before = dict(broken.harness.options)
+    broken.harness.options["transform"] = [{"set": {"more": "id + 1"}}]
+    broken.harness.feed(some(5, 5))
     broken.lose(0, 1)
     (first,) = broken.mend().unrecoverable
     assert first.batch == 1
     assert "another spec" in first.why
     assert broken.offsets("alpha") == Counter([6, 8])
-    broken.desk.options = before
+    broken.harness.options = before
     assert broken.mend().rows_restored == 2
     assert broken.offsets("alpha") == Counter([0, 2, 6, 8])
 
 
 def test_what_the_broker_no_longer_holds_is_named_and_the_rest_comes_back(broken: Broken) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(0, 1)
     broken.topic.earliest = 6
     done = broken.mend()
@@ -254,8 +257,8 @@ def test_what_the_broker_no_longer_holds_is_named_and_the_rest_comes_back(broken
     assert broken.offsets("alpha") == Counter([6, 8, 10, 12, 16, 18])
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken) -> None:
-    broken.desk.feed(some(0, 5))
+def test_a_recreated_topic_is_not_taken_for_the_one_that_was_read(broken: Broken) -> None:
+    broken.harness.feed(some(0, 5))
     broken.lose(0)
     broken.topic.topic_id = "other"
     done = broken.mend()
@@ -268,27 +271,27 @@ def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken
     [Point.BEFORE_STAGING, Point.DURING_STAGING, Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE],
 )
 @pytest.mark.parametrize("next_is", ["repair", "batch"])
-def test_who_dies_on_the_way_loses_and_doubles_nothing(broken: Broken, point: Point, next_is: str) -> None:
+def test_who_dies_on_the_way_loses_and_duplicates_nothing(broken: Broken, point: Point, next_is: str) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(0)
     with armed(point, "abandon"), pytest.raises(Abandoned):
         broken.mend()
     if next_is == "batch":
-        broken.desk.feed(some(20, 10))
+        broken.harness.feed(some(20, 10))
     else:
         assert broken.mend(dry_run=True).rows is not None
     broken.mend()
     expected = range(30) if next_is == "batch" else range(20)
     assert broken.offsets() == Counter(number for number in expected if number % 5 != 4)
-    assert sorted(row["offset"] for row in broken.desk.dead()) == [n for n in expected if n % 5 == 4]
+    assert sorted(row["offset"] for row in broken.harness.dead()) == [n for n in expected if n % 5 == 4]
 
 
 def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(broken: Broken) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(0)
-    state = broken.desk.folder / "lake/_headrace/shop/intents"
+    state = broken.harness.folder / "lake/_headrace/shop/intents"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReingestPipeline, "settle", _give_up)
         with pytest.raises(Abandoned):
@@ -297,7 +300,7 @@ def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(brok
     assert begun.reingested
     assert Intent.from_json(begun.to_json()) == begun
     Store(broken.table().path).delete([item.path for table in begun.tables for item in table.files])
-    broken.desk.feed(some(20, 10))
+    broken.harness.feed(some(20, 10))
     broken.mend()
     assert broken.offsets() == Counter(GOOD)
 
@@ -307,9 +310,9 @@ def _give_up(self: ReingestPipeline, intent: Intent) -> None:
 
 
 def test_a_running_pipeline_keeps_it_away(broken: Broken) -> None:
-    broken.desk.feed(some(0, 5))
+    broken.harness.feed(some(0, 5))
     broken.lose(0)
-    with Lease.take(Store(broken.desk.spec.state_uri)), pytest.raises(LeaseHeld, match="'shop'"):
+    with Lease.take(Store(broken.harness.spec.state_uri)), pytest.raises(LeaseHeld, match="'shop'"):
         broken.mend()
     assert broken.table().resolve() == 0
 
@@ -322,24 +325,26 @@ def test_a_running_pipeline_keeps_it_away(broken: Broken) -> None:
         ({"source": False}, "no column _source"),
     ],
 )
-def test_tables_whose_lost_rows_cannot_be_told_are_refused(broken: Broken, table: dict[str, Any], said: str) -> None:
-    path = broken.desk.spec.table.path
+def test_tables_whose_lost_rows_cannot_be_determined_are_refused(
+    broken: Broken, table: dict[str, Any], said: str
+) -> None:
+    path = broken.harness.spec.table.path
     if "source" in table:
-        broken.desk.options["table"] = {"path": path, **table}
-    broken.desk.feed(some(0, 5))
-    broken.desk.options["table"] = {"path": path, **table}
+        broken.harness.options["table"] = {"path": path, **table}
+    broken.harness.feed(some(0, 5))
+    broken.harness.options["table"] = {"path": path, **table}
     with pytest.raises(OperationDisabled, match=said):
         broken.mend()
     with pytest.raises(OperationDisabled, match="the dead-letter table"):
-        Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.spec)
+        Table(broken.harness.spec.dead_letters_uri).repair(reingest=broken.harness.spec)
     with pytest.raises(UsageError, match="no pipelines write"):
-        Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.write_spec())
+        Table(broken.harness.spec.dead_letters_uri).repair(reingest=broken.harness.write_spec())
 
 
 def test_more_rows_than_were_lost_are_not_restored(broken: Broken) -> None:
     """A file without statistics of places, and a row of the same batch that a person deleted."""
-    broken.desk.feed(some(0, 10))
-    broken.desk.feed(some(10, 10))
+    broken.harness.feed(some(0, 10))
+    broken.harness.feed(some(10, 10))
     table = broken.table()
     table.delete("id = 2")
     log_folder = Path(table.path) / "_delta_log"
@@ -358,11 +363,11 @@ def test_more_rows_than_were_lost_are_not_restored(broken: Broken) -> None:
 def test_whatever_happens_in_between(tmp_path_factory: pytest.TempPathFactory, steps: list[str], data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         broken = _broken(tmp_path_factory.mktemp("lake"), patch)
-        broken.desk.feed(some(0, 6))
+        broken.harness.feed(some(0, 6))
         for step in steps:
-            start = len(broken.desk.sent)
+            start = len(broken.harness.sent)
             if step == "feed":
-                broken.desk.feed(some(start, data.draw(st.integers(1, 8))))
+                broken.harness.feed(some(start, data.draw(st.integers(1, 8))))
             elif step == "optimize" and broken.table().repair(dry_run=True).intact:
                 broken.table().optimize()
             elif step == "lose":
@@ -376,7 +381,7 @@ def test_whatever_happens_in_between(tmp_path_factory: pytest.TempPathFactory, s
                 with armed(point, "abandon"):
                     _survive(broken)
         broken.mend()
-        assert broken.offsets() == Counter(n for n in range(len(broken.desk.sent)) if n % 5 != 4)
+        assert broken.offsets() == Counter(n for n in range(len(broken.harness.sent)) if n % 5 != 4)
 
 
 def _survive(broken: Broken) -> None:
@@ -418,7 +423,7 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
     [
         ({"txns": {}}, {}, "not written by a pipeline"),
         ({"txns": {"headrace:other": 3}}, {}, "written by 'other'"),
-        ({"txns": {"headrace:web:replay": 3}}, {}, "dead letters by plan 3"),
+        ({"txns": {"headrace:web:replay": 3}}, {}, "dead letters by replay 3"),
         ({"account": {}}, {}, "another spec"),
         ({}, {"known": {"t": "b"}}, "recreated"),
         ({}, {"since": {"t": 4}}, "recreated"),
@@ -453,7 +458,7 @@ def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None
 def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
     """By delta-rs, which writes no version into the log; what was put back since is lost again."""
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(1)
     broken.mend()
     path = broken.table().path
@@ -467,7 +472,7 @@ def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
 
 def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     for start in (0, 10):
-        broken.desk.feed(some(start, 10))
+        broken.harness.feed(some(start, 10))
     broken.lose(1)
     broken.mend()
     table = broken.table()
@@ -477,13 +482,13 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     assert [each.batch for each in told.commits] == [2]
     with pytest.raises(TableRestored):
         broken.mend()
-    (said,) = decide(broken.desk.spec, [Decision.REFILLED_TABLE])
+    (said,) = decide(broken.harness.spec, [Decision.REFILLED_TABLE])
     assert "0 undone rows" in said, "what was put back is lost, not undone"
     assert broken.mend().rows_restored == 4
     assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
 
 
-def test_two_pipelines_that_bring_the_same_records_are_not_told_apart() -> None:
+def test_two_pipelines_that_bring_the_same_records_are_not_distinguished() -> None:
     marks = {"headrace:web": 3, "headrace:web:t:0": 9, "headrace:other": 1, "headrace:other:t:1": 5}
     check_sole_writer(spec_of(), "lake/web", marks, [Range("u", 0, 1, 2)])
     check_sole_writer(spec_of(), "lake/web", {"headrace:web": 3, "headrace:web:t:0": 9}, [Range("t", 0, 1, 2)])
@@ -540,7 +545,7 @@ def values(store: Store, each: File) -> list[tuple[int, int]]:
     return [(row["n"], row["_source"]["offset"]) for row in found]
 
 
-def test_records_that_make_other_rows_than_before_are_not_doubled(tmp_path: Path) -> None:
+def test_records_that_make_other_rows_than_before_are_not_duplicated(tmp_path: Path) -> None:
     """Two rows of one record, of which one is lost; both are others now, as those with the time of their batch."""
     store, layout = Store(str(tmp_path / "t")), FileLayout(str(tmp_path / "t"), COLUMNS, BY)
     there, lost = (as_file(staged(store, [(n, 0)])) for n in (1, 2))

@@ -62,11 +62,11 @@ def test_the_plan_of_a_batch_is_unknown_without_its_account(table: Store) -> Non
     commits = TableCommits(SimpleNamespace(), tables, SimpleNamespace())  # type: ignore[arg-type]
     part, batch = table_intent(table, [], "a" * 32), intent(3)
     replace_account(table, 3)
-    assert commits.plan_of(part, batch) == 0, "there is only one plan"
-    with pytest.raises(TxnMismatch, match=r"version 3 .* has no account"):
-        commits.plan_of(replace(part, plan=1), replace(batch, plan=1))
-    replace_account(table, 3, '{"headrace": {"plan": 1}}')  # as the hint says
-    assert commits.plan_of(replace(part, plan=1), replace(batch, plan=1)) == 1
+    assert commits.attempt_of(part, batch) == 0, "there is only one attempt"
+    with pytest.raises(TxnMismatch, match=r"version 3 .* has no Headrace batch entry"):
+        commits.attempt_of(replace(part, attempt=1), replace(batch, attempt=1))
+    replace_account(table, 3, '{"headrace": {"attempt": 1}}')  # as the hint says
+    assert commits.attempt_of(replace(part, attempt=1), replace(batch, attempt=1)) == 1
 
 
 def test_offsets_come_from_the_table_that_tells_them() -> None:

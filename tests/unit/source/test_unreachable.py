@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from headrace.spec.registry import RegistrySpec
 from headrace.storage.store import Profile, Store
 from headrace.validate.load import loads
 from headrace.validate.online import online
+from services.pipelines import HEADRACE
 
 SOON = 3.0
 
@@ -63,7 +66,8 @@ def test_a_run_says_that_it_waits_for_the_broker_and_goes_on(spec: Spec, address
     stop, waits = threading.Event(), list[dict[str, Any]]()
 
     def note(event: dict[str, Any]) -> None:
-        waits.append(event)
+        if event["event"] == "retry":
+            waits.append(event)
         if len(waits) == 2:
             stop.set()
 
@@ -84,7 +88,9 @@ def test_a_run_says_that_it_waits_for_the_broker_and_goes_on(spec: Spec, address
         (
             lambda at: Store(
                 "s3://bucket/x",
-                Profile(f"http://{at}", allow_http=True, access_key_id="a", secret_access_key="b"),
+                Profile(
+                    {"endpoint": f"http://{at}", "allow_http": True, "access_key_id": "a", "secret_access_key": "b"}
+                ),
             ).get("y"),
             StorageUnreachable,
         ),
@@ -93,3 +99,59 @@ def test_a_run_says_that_it_waits_for_the_broker_and_goes_on(spec: Spec, address
 def test_a_registry_and_a_store(ask: Callable[[str], Any], error: type[Exception], address: str) -> None:
     with soon(), pytest.raises(error, match=rf"http://{address}.*Connection refused"):
         ask(address)
+
+
+FAR = """\
+pipeline: far
+source: {{kafka: {{brokers: "{broker}", {topics}}}}}
+decode: {{{format}: {{registry: {{url: "http://{registry}"}}}}}}
+storage: {{s3: {{endpoint: "http://{store}", allow_http: true}}}}
+table: {{path: s3://lake/orders}}
+"""
+
+
+@pytest.fixture
+def endpoints(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Where nobody listens."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    ports = islice(free_ports(), 3)
+    return {name: f"127.0.0.1:{port}" for name, port in zip(("broker", "store", "registry"), ports, strict=True)}
+
+
+def _refusals(endpoints: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [
+        ("source.kafka.brokers", "BrokerUnreachable", endpoints["broker"]),
+        ("storage", "StorageUnreachable", f"http://{endpoints['store']}"),
+        ("registry", "RegistryUnreachable", f"http://{endpoints['registry']}"),
+    ]
+
+
+@pytest.mark.parametrize("topics", ["topics: [orders]", "pattern: ^orders"])
+@pytest.mark.parametrize("format", ["avro", "msgpack"])
+def test_check_reports_each_refused_endpoint_once(
+    endpoints: dict[str, str], tmp_path: Path, topics: str, format: str
+) -> None:
+    (spec,) = loads(FAR.format(**endpoints, topics=topics, format=format), tmp_path)
+    with soon():
+        found = online(spec)
+    assert len(found) == 3, [str(each) for each in found]
+    for diagnostic, (key, error, endpoint) in zip(found, _refusals(endpoints), strict=True):
+        assert diagnostic.key.endswith(key)
+        assert diagnostic.message.startswith(error)
+        assert endpoint in diagnostic.message
+        assert "Connection refused" in diagnostic.message
+
+
+def test_the_command_names_each_endpoint_with_its_cause(endpoints: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "far.yaml").write_text(FAR.format(**endpoints, topics="topics: [orders]", format="avro"))
+    command = [HEADRACE, "check", "--online", "far.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    *errors, summary = done.stdout.splitlines()
+    assert summary == "3 errors, 0 warnings"
+    for line, (_, error, endpoint) in zip(errors, _refusals(endpoints), strict=True):
+        assert line.startswith("error: far.yaml:")
+        assert f"{error}: " in line
+        assert endpoint in line
+        assert "Connection refused" in line

@@ -41,13 +41,13 @@ def test_a_good_spec_has_none():
     assert findings() == []
 
 
-def test_a_finding_in_one_line():
+def test_a_diagnostic_in_one_line():
     assert str(only("flush: {evry: 5s}\n")) == (
         "shop.yaml:8:9 flush.evry: unknown key; expected: every, rows, bytes; did you mean 'every'?"
     )
 
 
-def test_all_findings_come_at_once_in_the_order_of_the_file():
+def test_all_diagnostics_come_at_once_in_the_order_of_the_file():
     more = "flush: {every: 5, rows: many}\nroute: {by: topik}\nlimit: {}\n"
     found = findings(more, swap={"localhost:9092": "localhost", "pipeline: shop": "pipeline: Shop!"})
     assert [(each.line, each.column, each.key) for each in found] == [
@@ -85,6 +85,7 @@ SINGLE = [
     ("limits: {record_bytes: 0}", "limits.record_bytes", "'0'", "at least 1", ""),
     ("limits: {depth: 513}", "limits.depth", "'513'", "at most 512", ""),
     ("limits: {record_bytes: 16 MegaByte}", "limits.record_bytes", "MegaByte", "128MB", ""),
+    ("freshness: {target: 5s}", "freshness.target", "records wait for up to 5s (flush.every)", "more than 5s", ""),
     ("lease: {ttl: 6s}", "lease.renew", "half of ttl", "at most half of ttl", ""),
     (
         "retry: {unreachable: {initial_interval: 2m}}",
@@ -136,6 +137,7 @@ RENAMED = [
     (HEAD + "table: {path: /lake/t, mode: history, merge: {keys: [id]}}\n", "table.mode", "scd2"),
     (HEAD + OF_TABLE, "table.expectations[0].otherwise", "on_violation"),
     (GOOD + "retry: {unreachable: {first: 1s}}\n", "retry.unreachable.first", "initial_interval"),
+    (GOOD + "retry: {refused: 5}\n", "retry.refused", "access_denied"),
     (GOOD + "retry: {unreachable: {longest: 1m}}\n", "retry.unreachable.longest", "max_interval"),
     (GENERATED % "{bad: 0.1}", "source.generate.bad", "bad_ratio"),
     (GOOD + "decode: {protobuf: {unknown: true}}\n", "decode.protobuf.unknown", "keep_unknown_fields"),
@@ -526,7 +528,7 @@ transform:
 """
 
 
-def test_an_invalid_value_hides_no_other_finding(tmp_path: Path):
+def test_an_invalid_value_hides_no_other_diagnostic(tmp_path: Path):
     _, found = examine_text(MANY_WRONG, tmp_path)
     assert [each.key for each in found] == [
         "source.kafka.brokers",
@@ -540,10 +542,76 @@ def test_an_invalid_value_hides_no_other_finding(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("more", "key", "seen", "meant"), TABLE)
-def test_no_finding_of_the_table_is_hidden_by_an_invalid_value_elsewhere(more, key, seen, meant):
+def test_no_diagnostic_of_the_table_is_hidden_by_an_invalid_value_elsewhere(more, key, seen, meant):
     found = {each.key: each for each in findings(f"  {more}\nlimits: {{batch_rows: many}}\n")}
     assert found.keys() == {key, "limits.batch_rows"}
     assert seen in found[key].message
+
+
+def _with_column(more, column):
+    """Options of a table with one more declared column."""
+    if "columns: [" not in more:
+        return f"{more}\n  columns: [{column}]"
+    before, after = more.split("columns: [", 1)
+    end = next(at for at in range(len(after)) if after[: at + 1].count("]") > after[: at + 1].count("["))
+    return f"{before}columns: [{after[:end]}, {column}{after[end:]}"
+
+
+UNKNOWN_KEYS = [("nullabel: true", "nullabel"), ("comment: more", "comment")]
+
+
+@pytest.mark.parametrize(("written", "unknown"), UNKNOWN_KEYS)
+@pytest.mark.parametrize("more", [more for more, *_ in TABLE])
+def test_an_unknown_key_in_another_column_hides_no_diagnostic_of_the_table(more, written, unknown):
+    more = "  " + _with_column(more, "{name: z, type: long}") + "\n"
+    expected = {(each.key, each.message) for each in findings(more)}
+    found = findings(more.replace("{name: z, type: long}", f"{{name: z, type: long, {written}}}"))
+    (added,) = {(each.key, each.message) for each in found} - expected
+    assert added[0].endswith(unknown)
+    assert expected <= {(each.key, each.message) for each in found}
+
+
+LOCAL = [
+    ("columns: [{name: a, type: list}]", "table.columns[1].type"),
+    ("columns: [{name: a, type: int, unit: ms}]", "table.columns[1].unit"),
+    ("columns: [{name: a, type: byte, default: 128}]", "table.columns[1].default"),
+    ("columns: [{name: 'a b', type: byte}]", "table.columns[1].name"),
+    ("properties: {delta.checkpointInterval: often}", "table.properties.delta.checkpointInterval"),
+    ("partition_by: [a, A]", "table.partition_by[1]"),
+    ("target_file_size: 1KB", "table.target_file_size"),
+    ("expectations: [{name: few, expect: 'foo(1)'}]", "table.expectations[0].expect"),
+    ("merge: {keys: [id, ID]}\n  mode: upsert", "table.merge.keys"),
+    ("strict: true\ntransform: [{where: 'foo(1)'}]", "transform[0].where"),
+    ("strict: true\ntransform: [{where: 'a ='}]", "transform[0].where"),
+    ("strict: true\ntransform: [{where: \"regexp_matches(a, 'b(?=c')\"}]", "transform[0].where"),
+    ("strict: true\ntransform: [{jmespath: {a: 'b['}}]", "transform[0].jmespath.a"),
+    ("strict: true\nroute: {by: {field: a..b}}", "route.by.field"),
+    ("strict: true\nexplode: {column: a b}", "explode.column"),
+]  # a finding about one value, which no other value can explain
+# What cannot be read · its findings
+UNREAD = [
+    ("{name: z, type: int, nullabel: true}", ["table.columns[0].nullabel"]),
+    ("{name: z, type: decimal(10,2)}", ["table.columns[0].type"]),
+    ("{name: z, typo: date}", ["table.columns[0].type", "table.columns[0].typo"]),
+    ("{name: z, type: timestamp, unit: hours}", ["table.columns[0].unit"]),
+]
+
+
+@pytest.mark.parametrize(("column", "keys"), UNREAD)
+@pytest.mark.parametrize(("more", "key"), LOCAL)
+def test_a_diagnostic_about_one_value_is_hidden_by_none_that_cannot_be_read(more, key, column, keys):
+    more = more.replace("columns: [", f"columns: [{column}, ")
+    more = more if "columns" in more else f"columns: [{column}]\n  {more}"
+    found = {each.key for each in findings(f"  {more}\n")}
+    assert {key, *keys} <= found
+
+
+def test_a_diagnostic_that_an_unread_value_explains_is_hidden():
+    """The unit would make the number a timestamp, and the target size would allow the minimum."""
+    assert only("  columns: [{name: a, type: timestamp, unti: ms, default: 5}]\n").key == "table.columns[0].unti"
+    assert only("  min_file_size: 1GB\n  target_file_size: 4 GiBi\n").key == "table.target_file_size"
+    column = "{name: a, type: int, nullable: false, defualt: 0}"
+    assert only(f"  columns: [{column}]\n  contract: {{missing: default}}\n").key == "table.columns[0].defualt"
 
 
 def test_what_rests_on_an_invalid_value_is_not_told(tmp_path: Path):
@@ -563,5 +631,5 @@ def test_items_after_an_invalid_one_keep_their_places(tmp_path: Path):
     text = MANY_WRONG.replace("flush: {every: soon}\n", "").replace("limits: {batch_rows: many}\n", "")
     text = text.replace("compression: zip", "z_order: [id]").replace("topics: [orders]", "topics: ['!', 'a?', ok]")
     _, found = examine_text(text, tmp_path)
-    topics = [each for each in found if each.key.startswith("source")]
+    topics = [each for each in found if each.key.startswith("source.kafka.topics")]
     assert [each.key for each in topics] == [f"source.kafka.topics[{at}]" for at in (0, 1)]

@@ -68,7 +68,7 @@ values = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(list(paths(FULL))), values)
-def test_a_value_out_of_place_is_a_finding(path, value):
+def test_a_value_out_of_place_is_a_diagnostic(path, value):
     text = json.dumps(put(FULL, path, value))
     for finding in examine_text(text, Path("/base"))[1]:
         assert finding.message
@@ -77,7 +77,7 @@ def test_a_value_out_of_place_is_a_finding(path, value):
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2000), st.text(min_size=1, max_size=5), st.integers(0, 20))
-def test_a_torn_text_is_a_finding(at, noise, gone):
+def test_a_torn_text_is_a_diagnostic(at, noise, gone):
     text = json.dumps(FULL, indent=1)
     for finding in examine_text(text[:at] + noise + text[at + gone :], Path("/base"))[1]:
         assert finding.message

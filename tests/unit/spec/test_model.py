@@ -39,7 +39,7 @@ def test_the_smallest_spec_has_the_defaults(tmp_path):
     assert (spec.format, spec.tombstone, spec.route.kind) == ("json", "dead_letter", "fixed")
     assert (spec.flush.every, spec.flush.rows, spec.flush.bytes) == (timedelta(seconds=5), 100_000, 128_000_000)
     assert (spec.limits.batch_rows, spec.limits.tables, spec.limits.open_writers) == (1_000_000, 1_000, 256)
-    assert (spec.retry.refused, spec.retry.conflict, spec.lease.ttl) == (3, 5, timedelta(seconds=20))
+    assert (spec.retry.access_denied, spec.retry.conflict, spec.lease.ttl) == (3, 5, timedelta(seconds=20))
     assert (spec.table.source, spec.table.compression, spec.table.mode) == (True, "snappy", "append")
     with pytest.raises(LookupError):
         _ = spec.kafka

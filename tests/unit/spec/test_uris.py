@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spec.route_id import RouteId
-from headrace.storage.store import Profile
+from headrace.storage.store import Profile, Store
 from headrace.validate.load import examine_text, loads
 
 SPEC = """\
@@ -29,6 +29,11 @@ def _spec(path, more=""):
         ("s3://lake/web", "s3://lake/web"),
         ("s3a://lake/a b/web/", "s3://lake/a b/web"),
         ("s3://lake/date=2025/web", "s3://lake/date=2025/web"),
+        ("file:///srv/lake/../web/", "/srv/web"),
+        ("file:/srv/lake", "/srv/lake"),
+        ("gs://lake/web/", "gs://lake/web"),
+        ("az://lake/web", "az://lake/web"),
+        ("abfs://lake@shop1.dfs.core.windows.net/web", "abfss://lake@shop1.dfs.core.windows.net/web"),
     ],
 )
 def test_a_path_means_one_place(path, uri):
@@ -48,13 +53,27 @@ HOSTILE = [
     "lake/[ab]",
     "lake/a\\0b",
     "lake/a\\nb",
-    "file:///lake",
+    "file://lake",
     "file://host/lake",
+    "file:///",
+    "file:lake",
     "http://host/lake",
     "https://host/lake",
     "hdfs://host/lake",
-    "gs://lake/web",
+    "gs://lake",
+    "gs://lake/../web",
+    "gs://user@lake/web",
     "abfss://c@account/web",
+    "abfss://lake/web",
+    "abfss://lake@Account.dfs.core.windows.net/web",
+    "abfss://lake@account.dfs.core.windows.net",
+    "abfss://user:pass@account.dfs.core.windows.net/web",
+    "az://Lake/web",
+    "az://la--ke/web",
+    "az://lake@account/web",
+    "wasbs://lake@account.blob.core.windows.net/web",
+    "adl://account.azuredatalakestore.net/web",
+    "dbfs:/lake",
     "jar:file:/x",
     "s3:lake",
     "s3:/lake/web",
@@ -121,11 +140,12 @@ def test_an_unencrypted_endpoint_must_be_meant():
     text = SPEC.format(path="s3://lake/web") + 'storage: {s3: {endpoint: "http://127.0.0.1:9000/"}}\n'
     assert examine_text(text, Path("/base"), "")[1][0].expected == "https://, or allow_http: true"
     profile = loads(text.replace('/"}}', '/", allow_http: true}}'))[0].storage_profile()
-    assert profile["endpoint"] == "http://127.0.0.1:9000"
-    assert Profile(**profile).path_style
+    assert profile["s3"]["endpoint"] == "http://127.0.0.1:9000"
+    options = Store("s3://lake/web", Profile(**profile)).delta_options
+    assert options["aws_virtual_hosted_style_request"] == "false"
 
 
-def test_state_and_letters_lie_beside_the_tables():
+def test_state_and_dead_letters_lie_beside_the_tables():
     fixed = _spec("s3://lake/shop/web")
     assert fixed.base_uri == "s3://lake/shop"
     assert fixed.state_uri == "s3://lake/shop/_headrace/web"
@@ -135,7 +155,7 @@ def test_state_and_letters_lie_beside_the_tables():
     assert routed.uri_of(RouteId("", "orders")) == "/base/specs/lake/events_orders/v1"
 
 
-def test_state_and_letters_can_be_elsewhere():
+def test_state_and_dead_letters_can_be_elsewhere():
     more = "state: s3://other/state\ndead_letters: {path: ./letters}\n"
     spec = _spec("s3://lake/web", more)
     assert (spec.state_uri, spec.dead_letters_uri) == ("s3://other/state", "/base/specs/letters")

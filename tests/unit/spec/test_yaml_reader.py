@@ -62,7 +62,7 @@ def test_hostile_yaml_is_refused(name):
     assert refused.value.spot.line >= 1
 
 
-def test_the_place_is_that_of_the_trouble():
+def test_the_place_is_that_of_the_error():
     _, findings = _examine(GOOD + "table: x\n")
     assert [(each.line, each.column) for each in findings] == [(4, 1)]
     assert "duplicate key" in findings[0].message
@@ -114,12 +114,12 @@ def test_a_file_in_another_encoding_is_refused(tmp_path, content, word):
     assert word in examine(tmp_path / "web.yaml")[1][0].message
 
 
-def test_a_byte_order_mark_is_no_trouble(tmp_path):
+def test_a_byte_order_mark_is_no_error(tmp_path):
     (tmp_path / "web.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     specs, findings = examine(tmp_path / "web.yaml")
     assert [spec.pipeline for spec in specs] == ["web"]
     assert findings == []
 
 
-def test_a_file_that_is_not_there_is_a_finding(tmp_path):
+def test_a_file_that_is_not_there_is_a_diagnostic(tmp_path):
     assert "No such file" in examine(tmp_path / "web.yaml")[1][0].message

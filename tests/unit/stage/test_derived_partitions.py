@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace.errors import ColumnsDisagree
+from headrace.errors import ColumnMismatch
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.derived_partitions import derive
 from headrace.validate.load import examine_text
-from services.desk import THEN, Desk
+from services.in_process_pipeline import THEN, Harness
 
 MOMENTS = [datetime(2026, 1, 2, 23, 59, 59, 999_999, UTC), datetime(1969, 12, 31, 23, tzinfo=UTC), None]
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "at", "type": "timestamp"}, {"name": "user", "type": "string"}]
@@ -70,9 +70,9 @@ def test_rows_get_their_partitions_from_their_own_columns(tmp_path: Path, declar
     """Twice: into a table that is made, and into the one that is there. A time that is not declared is a text."""
     parts = [{"date": "at" if declared else "_timestamp", "as": "day"}, {"hash": "user", "buckets": 4}]
     table = {"path": str(tmp_path / "t"), "partition_by": parts, **({"columns": COLUMNS} if declared else {})}
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
-    desk.feed(EVENTS)
-    desk.feed(EVENTS)
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    harness.feed(EVENTS)
+    harness.feed(EVENTS)
     found = DeltaTable(tmp_path / "t")
     assert found.metadata().partition_columns == ["day", "user_bucket"]
     rows = sorted(found.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
@@ -80,23 +80,23 @@ def test_rows_get_their_partitions_from_their_own_columns(tmp_path: Path, declar
     assert [row["day"] for row in rows] == [each for each in days for _ in range(2)]
     users = [bucket("ann", 4), bucket("bob", 4), None]
     assert [row["user_bucket"] for row in rows] == [each for each in users for _ in range(2)]
-    assert desk.dead() == []
+    assert harness.dead() == []
 
 
 def test_a_field_that_has_the_name_of_a_made_column_stops(tmp_path: Path):
     table = {"path": str(tmp_path / "t"), "partition_by": [{"hash": "user", "buckets": 4}]}
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
-    desk.feed(EVENTS)
-    with pytest.raises(ColumnsDisagree, match="conflicts with a column of the same name"):
-        desk.feed([{"id": 4, "user": "eve", "user_bucket": 1}])
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    harness.feed(EVENTS)
+    with pytest.raises(ColumnMismatch, match="conflicts with a column of the same name"):
+        harness.feed([{"id": 4, "user": "eve", "user_bucket": 1}])
 
 
 def test_a_column_that_is_no_time_stops(tmp_path: Path):
-    desk = Desk(
+    harness = Harness(
         tmp_path, {"route": {"by": "fixed"}, "table": {"path": str(tmp_path / "t"), "partition_by": [{"date": "id"}]}}
     )
-    with pytest.raises(ColumnsDisagree, match="'id_date' from 'id', which is long"):
-        desk.feed(EVENTS)
+    with pytest.raises(ColumnMismatch, match="'id_date' from 'id', which is long"):
+        harness.feed(EVENTS)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ from headrace.stage.partitions import check_partitioning, partition_folder, part
 from headrace.storage.store import Store
 from headrace.table import repair
 from headrace.table.stats import sum_files
-from services.desk import Desk
-from services.keeping import Clock, Keeping
+from services.in_process_pipeline import Harness
+from services.maintenance import Clock, Keeping
 
 ZONED, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -204,17 +204,17 @@ def _ids(path: Path) -> list[int]:
 @pairs
 def test_overwritten_partitions_hold_no_rows_of_before(tmp_path: Path, pair: str) -> None:
     path = tmp_path / "lake/web"
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair, mode="overwrite_partitions")})
-    state = Store(desk.spec.state_uri)
-    KnownTables.load(state).remember_full_refresh(FullRefresh(1, open=True))
-    desk.feed(_records(pair, 0))
-    desk.feed(_records(pair, 10))
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair, mode="overwrite_partitions")})
+    state = Store(harness.spec.state_uri)
+    KnownTables.load(state).store_full_refresh(FullRefresh(1, open=True))
+    harness.feed(_records(pair, 0))
+    harness.feed(_records(pair, 10))
     _compacted(path)
-    KnownTables.load(state).remember_full_refresh(FullRefresh(2, open=True))
-    desk.feed(_records(pair, 20)[:4])
+    KnownTables.load(state).store_full_refresh(FullRefresh(2, open=True))
+    harness.feed(_records(pair, 20)[:4])
     kept = [each + start for start in (0, 10) for each in (4, 5, 6)]
     assert _ids(path) == [*kept, 20, 21, 22, 23]
-    desk.feed(_records(pair, 30))
+    harness.feed(_records(pair, 30))
     assert _ids(path) == [20, 21, 22, 23, *range(30, 37)]
 
 
@@ -243,11 +243,11 @@ def test_maintenance_joins_files_of_one_partition_however_they_are_spelled(tmp_p
 @pairs
 def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, pair: str) -> None:
     path = tmp_path / "lake/web"
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair)})
-    desk.feed(_records(pair, 0))
-    desk.feed(_records(pair, 10))
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair)})
+    harness.feed(_records(pair, 0))
+    harness.feed(_records(pair, 10))
     _compacted(path)
-    desk.feed(_records(pair, 20))
+    harness.feed(_records(pair, 20))
     table = Table(path)
     assert sorted(row["id"] for row in table.query().records()) == _ids(path)
     assert table.statistics().partitions == 7
@@ -261,7 +261,7 @@ def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, p
     assert (done.partitions, done.files_removed, done.files_added) == (1, 2, 1)
     done = table.optimize()
     assert (done.partitions, done.files_removed, done.files_added) == (6, 12, 6)
-    desk.feed(_records(pair, 30))
+    harness.feed(_records(pair, 30))
     _compacted(path)
     assert table.delete("true", partition=folder).rows == 4
     assert table.update("id > 20", {"id": "id + 100"}).rows == 11
@@ -274,14 +274,14 @@ def test_changes_are_merged_after_a_compaction_by_delta_rs(tmp_path: Path, pair:
     path = tmp_path / "lake/web"
     rules = _table(path, pair, mode="upsert", merge={"keys": ["id"], "sequence_by": "n"})
     rules["columns"].append({"name": "n", "type": "bigint"})
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": rules})
     for start in (0, 10):
-        desk.feed({**each, "n": 1} for each in _records(pair, start))
+        harness.feed({**each, "n": 1} for each in _records(pair, start))
     _compacted(path)
     moved = [{**old, "a": new["a"], "b": new["b"]} for old, new in pairwise(_records(pair, 10))]
-    desk.feed({**each, "n": 2} for each in moved)
-    rows = {row["id"]: (str(row["a"]), str(row["b"]), row["n"]) for row in desk.rows("lake/web")}
-    assert len(rows) == len(desk.rows("lake/web")) == 14
+    harness.feed({**each, "n": 2} for each in moved)
+    rows = {row["id"]: (str(row["a"]), str(row["b"]), row["n"]) for row in harness.rows("lake/web")}
+    assert len(rows) == len(harness.rows("lake/web")) == 14
     assert rows[10][:2] == rows[1][:2]
     assert {key for key, row in rows.items() if row[2] == 2} == set(range(10, 16))
 
@@ -289,27 +289,27 @@ def test_changes_are_merged_after_a_compaction_by_delta_rs(tmp_path: Path, pair:
 def test_duplicates_are_told_by_a_partition_column_that_delta_rs_has_spelled(tmp_path: Path) -> None:
     path = tmp_path / "lake/web"
     rules = _table(path, "timestamp and double", deduplicate={"keys": ["a"], "within": "1h"})
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
-    desk.feed(_records("timestamp and double", 0))
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    harness.feed(_records("timestamp and double", 0))
     Table(path).update("id = 1", {"id": 1})  # two commits, so that there is something to compact
     DeltaTable(path).optimize.z_order(["id"])
-    desk.feed(_records("timestamp and double", 10))
+    harness.feed(_records("timestamp and double", 10))
     assert _ids(path) == list(range(7))
 
 
-def test_duplicates_cannot_be_told_from_files_of_another_table(tmp_path: Path) -> None:
+def test_duplicates_cannot_be_determined_from_files_of_another_table(tmp_path: Path) -> None:
     """Of a shallow clone: to go on would store again what those files have."""
     path = tmp_path / "lake/web"
     rules = _table(path, "date and decimal", deduplicate={"keys": ["id"], "within": "1h"}, partition_by=[])
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
-    desk.feed(_records("date and decimal", 0))
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    harness.feed(_records("date and decimal", 0))
     log = path / "_delta_log" / f"{0:020}.json"
     (tmp_path / "other").mkdir()
     (file,) = path.glob("*.parquet")
     file.rename(tmp_path / "other" / file.name)
     log.write_text(log.read_text().replace(file.name, f"file://{tmp_path}/other/{file.name}"))
     with pytest.raises(TableFeature, match="shallow clone"):
-        desk.feed(_records("date and decimal", 0))
+        harness.feed(_records("date and decimal", 0))
 
 
 # ---- what is taken for damage ----
@@ -440,15 +440,15 @@ def test_a_record_whose_path_is_too_long_for_the_disk_is_a_dead_letter(tmp_path:
     names = [f"p{at:02}" for at in range(16)]
     columns = [{"name": "id", "type": "bigint"}, *({"name": name, "type": "string"} for name in names)]
     table = {"path": str(tmp_path / "lake/web"), "columns": columns, "partition_by": names}
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": table})
     whole = {"id": 1, **dict.fromkeys(names, "x" * 248)}
-    desk.feed([whole, {"id": 2, **dict.fromkeys(names, "x")}, {**whole, "id": 3, "p00": "x" * 300}])
-    assert [row["id"] for row in desk.rows("lake/web")] == [2]
-    assert [(row["offset"], row["reason"]) for row in desk.dead()] == [(0, "bad_partition"), (2, "bad_partition")]
-    assert "too long for the storage" in desk.dead()[0]["detail"]
+    harness.feed([whole, {"id": 2, **dict.fromkeys(names, "x")}, {**whole, "id": 3, "p00": "x" * 300}])
+    assert [row["id"] for row in harness.rows("lake/web")] == [2]
+    assert [(row["offset"], row["reason"]) for row in harness.dead()] == [(0, "bad_partition"), (2, "bad_partition")]
+    assert "too long for the storage" in harness.dead()[0]["detail"]
 
 
 def test_a_partition_column_needs_room_for_its_values_in_a_folder() -> None:
     schema = pa.schema([pa.field("n" * 200, pa.int64()), pa.field("id", pa.int64())])
-    with pytest.raises(UsageError, match="too long for a folder"):
+    with pytest.raises(UsageError, match="too long for a directory"):
         check_partitioning(schema, ("n" * 200,))

@@ -42,7 +42,7 @@ from headrace.table import restore
 from headrace.table.optimize import Compaction
 from headrace.table.versions import Moment
 from services.clocks import DAY, clock
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.staging import SCHEMA, ids, intent, marks, staged, table_intent
 
 COLUMNS = {"id": "bigint", "real": "double"}
@@ -81,7 +81,22 @@ def test_many_small_files_become_one(table: Table) -> None:
     assert held(table) == list(range(8))
     assert table.optimize().files_removed == 0
     entry = table.history(1)[0]
-    assert (entry.operation, entry.rows_after, entry.account["operation"]) == ("OPTIMIZE", 8, "optimize")
+    assert (entry.operation, entry.rows_after, entry.headrace["operation"]) == ("OPTIMIZE", 8, "optimize")
+
+
+def test_small_files_are_compacted_and_large_ones_split(table: Table) -> None:
+    table.bulk_insert([{"id": number, "real": number / 3} for number in range(200_000)])
+    filled(table, 3, 200_000)
+    large = table.statistics().bytes
+    assert table.optimize(target_size=large // 4, min_file_size=1).files_removed == 0, "no file is that small"
+    done = table.optimize(target_size=large // 4, min_file_size=large // 8, max_file_size=large // 2)
+    assert done.files_removed == 4
+    assert done.files_added > 2, "the large one in parts, the small ones as one"
+    assert table.optimize(target_size=large // 4, min_file_size=1, max_file_size=large // 2).files_removed == 0
+    assert held(table) == list(range(200_003))
+    for refused in ({"min_file_size": 101}, {"max_file_size": 199}):
+        with pytest.raises(UsageError, match=r"the target size of 100 bytes"):
+            table.optimize(target_size=100, **refused)
 
 
 def test_only_the_partitions_asked_for(tmp_path: Path) -> None:
@@ -109,7 +124,7 @@ def test_z_order_rewrites_and_loses_nothing(table: Table) -> None:
 
 
 @pytest.mark.parametrize("z_order", [(), ("id",)])
-def test_compaction_beside_appends_loses_and_doubles_nothing(tmp_path: Path, z_order: tuple[str, ...]) -> None:
+def test_compaction_beside_appends_loses_and_duplicates_nothing(tmp_path: Path, z_order: tuple[str, ...]) -> None:
     """One thread appends batches by the log tail, another compacts all the while."""
     store = Store(str(tmp_path / "t"))
     tail = LogWriter.open(store, [batch_txn("shop")])
@@ -281,10 +296,10 @@ def test_a_retention_that_nobody_reads_is_no_retention_of_a_week(table: Table) -
     assert table.vacuum("30d").files == ()
 
 
-def test_files_of_a_batch_that_is_begun_are_never_vacuumed(tmp_path: Path) -> None:
+def test_files_of_an_open_batch_are_never_vacuumed(tmp_path: Path) -> None:
     """A pipeline that died after it staged may come back weeks later and commit just these files."""
-    desk = Desk(tmp_path)
-    desk.feed([{"id": 1, "kind": "alpha"}])
+    harness = Harness(tmp_path)
+    harness.feed([{"id": 1, "kind": "alpha"}])
     store = Store(str(tmp_path / "lake" / "alpha"))
     table = Table(store.uri)
     file = staged(store, [1])
@@ -332,7 +347,7 @@ def test_an_older_version_is_held_again(table: Table) -> None:
         table.restore(version=99)
     with pytest.raises(UsageError):
         table.restore()
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         table.restore(1, datetime.now(UTC))
 
 
@@ -440,9 +455,9 @@ def test_a_replaced_table_is_not_optimized(table: Table, monkeypatch: pytest.Mon
 
 
 def test_a_restored_table_asks_its_pipeline(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    harness = Harness(tmp_path)
     for number in range(3):
-        desk.feed([{"id": number, "kind": "alpha"}])
+        harness.feed([{"id": number, "kind": "alpha"}])
     table = Table(tmp_path / "lake" / "alpha")
     done = table.restore(version=0)
     assert done.pipelines == ("shop",)
@@ -450,7 +465,7 @@ def test_a_restored_table_asks_its_pipeline(tmp_path: Path) -> None:
     assert table.query().count() == 1
     assert table.metadata().pipelines == {"shop": 3}  # marks stay: the pipeline must be asked
     with pytest.raises(TableRestored):
-        desk.feed([{"id": 9, "kind": "alpha"}])
+        harness.feed([{"id": 9, "kind": "alpha"}])
 
 
 # ---- repair ----
@@ -502,12 +517,12 @@ def test_spoiled_files_are_named_and_left(table: Table) -> None:
 
 
 def test_lost_records_are_told_back_through_compactions(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    harness = Harness(tmp_path)
     for start in range(0, 12, 3):
-        desk.feed([{"id": start + number, "kind": "alpha"} for number in range(3)])
+        harness.feed([{"id": start + number, "kind": "alpha"} for number in range(3)])
     table = Table(tmp_path / "lake" / "alpha")
     table.optimize()
-    desk.feed([{"id": 12, "kind": "alpha"}])
+    harness.feed([{"id": 12, "kind": "alpha"}])
     table.bulk_insert([{"id": 99, "kind": "alpha"}])
     for file in snapshot.active_files(Store(table.path), table.resolve()).values():
         (Path(table.path) / file.path).unlink()

@@ -14,12 +14,12 @@ from headrace import Table
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
-from headrace.errors import DirectCommitBlocked, LeaseHeld, UsageError, WrittenBySpark
+from headrace.errors import DirectCommitBlocked, LeaseHeld, SparkWriterRequired, UsageError
 from headrace.ledger.known_tables import KnownTable, KnownTables
 from headrace.pipeline.lease import Lease, holder
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.staging import SCHEMA, marks, staged
 
 Operation = Callable[[Table], Any]
@@ -52,30 +52,30 @@ CHANGING: dict[str, Operation] = {  # as well; by Spark where the table has feat
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path)
+def harness(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
     for number in range(2):
-        desk.feed([{"id": number, "kind": "alpha"}])
-    return desk
+        harness.feed([{"id": number, "kind": "alpha"}])
+    return harness
 
 
 @pytest.fixture
-def table(desk: Desk) -> Table:
-    return Table(desk.folder / "lake" / "alpha")
+def table(harness: Harness) -> Table:
+    return Table(harness.folder / "lake" / "alpha")
 
 
 @pytest.fixture
-def state(desk: Desk) -> Store:
-    return Store(str(desk.folder / "lake" / "_headrace" / "shop"))
+def state(harness: Harness) -> Store:
+    return Store(str(harness.folder / "lake" / "_headrace" / "shop"))
 
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_what_goes_along_with_appends_is_done_while_the_pipeline_runs(
-    name: str, desk: Desk, table: Table, state: Store
+    name: str, harness: Harness, table: Table, state: Store
 ) -> None:
     with Lease.take(state):
         BESIDE[name](table)
-    desk.feed([{"id": 3, "kind": "alpha"}])  # and the pipeline goes on
+    harness.feed([{"id": 3, "kind": "alpha"}])  # and the pipeline goes on
     assert table.query().where("_source.offset = 2").count() == 1
 
 
@@ -117,7 +117,7 @@ def test_every_operation_is_of_one_kind() -> None:
 
 @pytest.fixture
 def by_spark(table: Table, state: Store) -> Table:
-    KnownTables.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+    KnownTables.load(state).store(tables={table.path: KnownTable(table.metadata().id, "spark")})
     return table
 
 
@@ -139,10 +139,10 @@ def test_repair_of_a_table_that_spark_writes_needs_it_to_itself(by_spark: Table,
     assert holder(state) is None
 
 
-def test_what_spark_writes_is_not_read_again_into_it(by_spark: Table, desk: Desk) -> None:
+def test_what_spark_writes_is_not_read_again_into_it(by_spark: Table, harness: Harness) -> None:
     before = by_spark.resolve()
-    with pytest.raises(WrittenBySpark, match="with Spark"):
-        by_spark.repair(reingest=desk.spec)
+    with pytest.raises(SparkWriterRequired, match="with Spark"):
+        by_spark.repair(reingest=harness.spec)
     assert by_spark.resolve() == before
 
 
@@ -179,9 +179,9 @@ def test_what_commits_nothing_is_the_same_whoever_writes(name: str, by_spark: Ta
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_pipeline_goes_on_after_its_rows_were_changed(name: str, desk: Desk, table: Table) -> None:
+def test_a_pipeline_goes_on_after_its_rows_were_changed(name: str, harness: Harness, table: Table) -> None:
     CHANGING[name](table)
-    desk.feed([{"id": 3, "kind": "alpha"}])
+    harness.feed([{"id": 3, "kind": "alpha"}])
     assert table.query().where("_source.offset = 2").count() == 1
     assert table.metadata().writer == "direct"
 
@@ -210,7 +210,7 @@ def test_a_table_whose_engine_is_unknown_is_left_to_spark(plain: Table) -> None:
         log.write_text("".join(json.dumps(action) + "\n" for action in actions))
     assert plain.metadata().writer == "spark"
     owners = TableOwners(Store(plain.path), {})
-    with pytest.raises(WrittenBySpark, match="none of its last commits names an engine"):
+    with pytest.raises(SparkWriterRequired, match="none of its last commits names an engine"):
         owners.beside_appends("optimize")
     assert Table(plain.path, direct_commit=True).metadata().writer == "direct"
 
@@ -243,7 +243,7 @@ def _changed(folder: Path, old: str, new: str) -> str:
     return store.uri
 
 
-def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
+def test_a_feature_that_only_spark_may_write_blocks_direct_commits(tmp_path: Path) -> None:
     path = _changed(tmp_path, '"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"')
     assert {Table(path, direct_commit=direct).metadata().writer for direct in (False, True)} == {"spark"}
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta.scan import Relation
-from headrace.errors import ChangesUnknown, TableDamaged, UsageError, VersionNotFound
+from headrace.errors import ChangeDataUnavailable, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
 from headrace.table.change_feed import Changes
 from headrace.table.query import RowsInMemory
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 
 COLUMNS = {
     "id": "bigint!",
@@ -205,7 +205,7 @@ def test_what_is_left_out_by_statistics_is_not_missed(kept: Table, predicate: st
     assert found == expected
 
 
-def test_upkeep_changes_no_row(kept: Table, table: Table) -> None:
+def test_maintenance_changes_no_row(kept: Table, table: Table) -> None:
     assert repr(kept.query().order_by("id").records()) == repr(table.query().order_by("id").records())
 
 
@@ -245,7 +245,7 @@ def test_files_are_left_out(table: Table, tmp_path: Path) -> None:
 )
 def test_what_is_no_expression_over_the_row_is_refused(table: Table, predicate: str) -> None:
     for asked in (table.query().where(predicate), table.query().select(x=predicate), table.query().select(predicate)):
-        with pytest.raises(Refused):
+        with pytest.raises(ExpressionNotAllowed):
             asked.arrow()
 
 
@@ -256,7 +256,7 @@ def test_an_order_is_by_columns(table: Table, order: str) -> None:
 
 
 def test_what_makes_no_sense(table: Table) -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         table.query().at(version=1, timestamp=THEN)
     with pytest.raises(UsageError, match="Duplicate column"):
         table.query().select("id", "ID").arrow()
@@ -346,7 +346,7 @@ def test_rows_that_went_are_told_by_the_change_data_feed_or_not_at_all(tmp_path:
     table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})
     table.bulk_insert([{"id": 1}, {"id": 2}])
     DeltaTable(table.path).delete("id = 1")
-    with pytest.raises(ChangesUnknown, match=r"version 2 \(DELETE\)"):
+    with pytest.raises(ChangeDataUnavailable, match=r"version 2 \(DELETE\)"):
         table.changes(0).arrow()
     assert table.changes(0, 1).count() == 2
     table.set_properties({"delta.enableChangeDataFeed": "true"})

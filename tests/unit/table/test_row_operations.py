@@ -30,7 +30,7 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.stage.stager import Stager
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 
 COLUMNS = {"id": "bigint", "shop": "string", "day": "date", "amount": "decimal(12,2)", "seq": "bigint"}
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -211,7 +211,7 @@ def test_what_cannot_be_merged_is_refused(table: Table, key: Any, records: Any, 
 def test_fractions_and_structs_are_no_keys(tmp_path: Path) -> None:
     table = Table.get_or_create(tmp_path / "t", {"x": "double", "s": "struct<a: int>"})
     for name in ("x", "s"):
-        with pytest.raises(UsageError, match=f"key names '{name}'"):
+        with pytest.raises(UsageError, match=f"key: .*'{name}'"):
             table.upsert([{"x": 1.0}], name)
 
 
@@ -258,9 +258,9 @@ def test_null_is_not_true(table: Table) -> None:
     [
         ("", UsageError),
         ("  ", UsageError),
-        ("nothing = 1", Refused),
-        ("id =", Refused),
-        ("read_text('/x') = 'a'", Refused),
+        ("nothing = 1", ExpressionNotAllowed),
+        ("id =", ExpressionNotAllowed),
+        ("read_text('/x') = 'a'", ExpressionNotAllowed),
     ],
 )
 def test_a_condition_must_be_one(table: Table, where: str, error: type[Exception]) -> None:

@@ -27,7 +27,7 @@ from headrace.errors import (
 )
 from headrace.spec.types import parse_type
 from headrace.storage.store import Store
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.staging import SCHEMA, marks, staged
 
 ORDERS = {"id": "bigint!", "day": "date", "amount": "decimal(12,2)", "note": "string"}
@@ -80,8 +80,8 @@ def test_no_table(lake: Path) -> None:
     assert list(lake.iterdir()) == []
 
 
-def test_tables_below_a_folder(desk: Desk) -> None:
-    lake = desk.folder / "lake"
+def test_tables_below_a_folder(harness: Harness) -> None:
+    lake = harness.folder / "lake"
     Table.get_or_create(lake / "deep" / "down" / "here", ORDERS)
     (lake / "no-table").mkdir()
     assert Table.list_tables(lake) == [str(lake / name) for name in ("alpha", "beta", "deep/down/here")]
@@ -95,35 +95,35 @@ def test_tables_below_a_folder(desk: Desk) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def harness(tmp_path: Path) -> Harness:
     """A pipeline's two tables, two batches each."""
-    desk = Desk(tmp_path)
+    harness = Harness(tmp_path)
     for start in (0, 10):
-        desk.feed({"id": start + number, "kind": "alpha" if number % 2 else "beta"} for number in range(6))
-    return desk
+        harness.feed({"id": start + number, "kind": "alpha" if number % 2 else "beta"} for number in range(6))
+    return harness
 
 
-def test_a_pipeline_s_table(desk: Desk) -> None:
-    table = Table(desk.folder / "lake" / "alpha")
+def test_a_pipeline_s_table(harness: Harness) -> None:
+    table = Table(harness.folder / "lake" / "alpha")
     said = table.metadata()
     assert (said.writer, dict(said.pipelines)) == ("direct", {"shop": 2})
     first, second = reversed(table.history())
     assert (first.operation, first.rows_written, first.rows_after) == ("CREATE TABLE AS SELECT", 3, 3)
     assert (second.operation, second.rows_written, second.rows_after) == ("STREAMING UPDATE", 3, 6)
-    assert (second.account["pipeline"], second.account["batch"]) == ("shop", 2)
-    assert second.account["ranges"] == [["orders", 0, 6, 12]]
+    assert (second.headrace["pipeline"], second.headrace["batch"]) == ("shop", 2)
+    assert second.headrace["ranges"] == [["orders", 0, 6, 12]]
     assert second.user is not None
     assert second.user.startswith("headrace/")
     assert second.timestamp is not None
     assert abs((datetime.now(UTC) - second.timestamp).total_seconds()) < 600
 
 
-def test_all_marks_are_found_behind_a_checkpoint(desk: Desk) -> None:
-    table = Table(desk.folder / "lake" / "alpha")
+def test_all_txns_are_found_behind_a_checkpoint(harness: Harness) -> None:
+    table = Table(harness.folder / "lake" / "alpha")
     assert table.checkpoint() == 1
     table.bulk_insert([{"id": 99, "kind": "alpha"}])
     for number in range(2):
-        (desk.folder / "lake" / "alpha" / "_delta_log" / f"{number:020}.json").unlink()
+        (harness.folder / "lake" / "alpha" / "_delta_log" / f"{number:020}.json").unlink()
     assert dict(table.metadata().pipelines) == {"shop": 2}
     assert [entry.version for entry in table.history()] == [2]
     assert table.history()[0].rows_after == 7
@@ -239,7 +239,7 @@ def test_a_whole_schema(orders: Table) -> None:
     assert after.schema.names == [*there.names, "user"]
     with pytest.raises(FeatureRequired, match="columnMapping"):
         orders.update_schema(there)
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         orders.update_schema(there, add={"x": "string"})
 
 
@@ -385,8 +385,10 @@ def test_every_error_says_whether_it_may_be_tried_again() -> None:
     retryable = {each.__name__ for each in below(HeadraceError) if each.retryable}
     assert retryable == {each.__name__ for each in below(TransientError)} | {
         "LeaseHeld",
-        "Conflict",
+        "CommitConflict",
         "ConcurrentModification",
+        "SpoolFull",
+        "QueueFull",
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.errors import ColumnsDisagree, SpecError, UsageError
+from headrace.errors import ColumnMismatch, SpecError, UsageError
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
@@ -92,7 +92,7 @@ def test_dotted_targets_make_their_parents_and_go_into_what_is_there():
 
 
 def test_a_target_inside_of_something_that_is_no_object_stops():
-    with pytest.raises(ColumnsDisagree, match=r"jmespath a\.b: the message has int64 where 'b' would be a field"):
+    with pytest.raises(ColumnMismatch, match=r"jmespath a\.b: the message has int64 where 'b' would be a field"):
         applied({"a.b": "c"}, [{"a": 1, "c": 2}])
 
 
@@ -117,7 +117,7 @@ def test_null_alone_is_how_a_field_is_dropped():
 
 
 def test_kept_values_must_be_of_the_results_type():
-    with pytest.raises(ColumnsDisagree, match="jmespath a: the result is string, the message's own value int64"):
+    with pytest.raises(ColumnMismatch, match="jmespath a: the result is string, the existing value is int64"):
         applied({"a": "b"}, [{"a": 1, "b": "x"}])
 
 
@@ -220,7 +220,7 @@ def test_a_row_inside_of_an_envelope_keeps_its_digits():
     assert [row["a"] for row in rows(plan.apply(envelopes(messages)))] == [Decimal(number), Decimal("0.5")]
 
 
-def test_results_become_the_declared_type_or_a_letter():
+def test_results_become_the_declared_type_or_a_dead_letter():
     columns = [
         column("day", "date"),
         column("at", "timestamp"),

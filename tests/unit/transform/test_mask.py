@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headrace.decode.payload_field import payload_field
 from headrace.delta.schema import RECORD_SCHEMA, from_delta, to_delta
-from headrace.errors import ColumnsDisagree, UsageError
+from headrace.errors import ColumnMismatch, UsageError
 from headrace.plan.plan import Plan
 from headrace.spec import Secret
 from headrace.spec.route_id import RouteId
@@ -163,7 +163,7 @@ def test_no_row_is_masked_without_a_proper_key(monkeypatch: pytest.MonkeyPatch, 
 HASHED = {"mask": {"mail": {"sha256": "${env:MASK_KEY}"}, "id": {"sha256": "${env:MASK_KEY}"}, "ip": None}}
 
 
-def test_the_table_has_the_masks_types_and_remembers_the_records() -> None:
+def test_the_table_has_the_masks_types_and_stores_the_records() -> None:
     plan = plan_of(transform=[HASHED])
     first = plan.apply(envelopes([{"id": 7, "mail": "a@b", "ip": 4, "mixed": 1}]))
     table = first.tables[RouteId()].schema
@@ -200,7 +200,7 @@ def test_declared_columns_say_how_the_field_is_read() -> None:
 
 def test_a_mask_over_a_column_of_another_type_stops() -> None:
     existing = pa.schema([pa.field("id", pa.int64())])
-    with pytest.raises(ColumnsDisagree, match="'id'"):
+    with pytest.raises(ColumnMismatch, match="'id'"):
         shaped(plan_of(transform=[{"mask": {"id": "redact"}}]), existing=existing)
 
 
@@ -211,7 +211,7 @@ def test_a_field_that_comes_later_is_masked_from_its_first_record_on() -> None:
     assert rows(found) == [{"id": 2, "user": {"mail": "***", "name": "A"}}]
 
 
-def test_letters_keep_the_record_as_it_came() -> None:
+def test_dead_letters_keep_the_record_as_it_came() -> None:
     plan = plan_of(table={"columns": [{"name": "mail", "type": "string"}]}, transform=[{"mask": {"mail": "redact"}}])
     found = plan.apply(envelopes([{"mail": 1}]))
     assert json.loads(found.dead_letters["value"][0].as_py()) == {"mail": 1}
@@ -263,11 +263,11 @@ def test_the_forms(by: str) -> None:
         ("mask: {a..b: redact}", "a..b", "'a..b'"),
     ],
 )
-def test_other_forms_are_findings(step: str, key: str, seen: str) -> None:
+def test_other_forms_are_diagnostics(step: str, key: str, seen: str) -> None:
     assert [(each[1], each[2]) for each in found(f"  - {step}")] == [(f"transform[0].mask.{key}", seen)]
 
 
-def test_a_short_key_is_a_finding_and_an_absent_one_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_key_is_a_diagnostic_and_an_absent_one_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     step, key = '  - mask: {mail: {sha256: "${env:MASK_KEY}"}}', "transform[0].mask.mail.sha256"
     monkeypatch.setenv("MASK_KEY", "fifteen bytes..")
     assert found(step) == [("error", key, "the key has 15 bytes")]
@@ -275,7 +275,7 @@ def test_a_short_key_is_a_finding_and_an_absent_one_a_doubt(monkeypatch: pytest.
     assert found(step) == [("warning", key, "Environment variable MASK_KEY is not set")]
 
 
-def test_ways_round_a_mask_are_findings() -> None:
+def test_ways_round_a_mask_are_diagnostics() -> None:
     rescue = ", contract: {wrong_type: rescue}"
     assert found("  - mask: {mail: redact}", rescue) == [
         ("error", "table.contract", "rescue with a mask: _rescued would contain unmasked values")
@@ -292,6 +292,6 @@ def test_a_required_column_cannot_be_masked_by_nothing() -> None:
     assert found("  - mask: {mail: redact}", columns) == []
 
 
-def test_a_mask_of_no_column_is_a_finding_where_all_columns_are_known() -> None:
+def test_a_mask_of_no_column_is_a_diagnostic_where_all_columns_are_known() -> None:
     columns = ", columns: [{name: mail, type: string}]"
     assert [key for _, key, _ in found("  - mask: {mial: redact}", columns)] == ["transform[0].mask.mial"]

@@ -14,16 +14,16 @@ from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.delta.snapshot import TableState
-from headrace.errors import ColumnsDisagree, TableFeature, UsageError
+from headrace.errors import ColumnMismatch, TableFeature, UsageError
 from headrace.spec import TableSpec
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ
 from headrace.storage.store import Store
 from headrace.transform.sql.column_defaults import default_text, default_value
 from headrace.transform.sql.constraints import constraints_of, violations
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 from headrace.transform.sql.spark_sql import translated
 from headrace.validate import online
-from services.desk import Desk
+from services.in_process_pipeline import Harness
 from services.plans import envelopes, letters, plan_of, rows, spec_of
 
 COLUMNS = pa.schema(
@@ -145,17 +145,17 @@ def test_check_online_names_a_constraint_that_cannot_be_evaluated_and_one_that_i
     schema = to_delta(pa.schema([*list(COLUMNS)[:6], pa.field("made", pa.date32(), metadata=made)]))
     tail.create(schema, ("made",), {"delta.constraints.c": "s RLIKE '^a'"}, "id", (), {}, {})
     table = {"path": f"{tmp_path}/lake/t", "partition_by": ["made"]}
-    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
-    (found,) = online._tables(desk.spec)
-    assert (found.severity, "TableFeature" in found.message, "table.constraints" in found.expected) == (
+    harness = Harness(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    (found,) = online._tables(harness.spec)
+    assert (found.severity, "TableFeature" in found.message, "table.constraints" in found.message) == (
         "error",
         True,
         True,
     )
     with pytest.raises(TableFeature):
-        desk.feed([{"id": 1}])
+        harness.feed([{"id": 1}])
     table["constraints"] = {"c": "starts_with(s, 'a')", "d": "true"}
-    assert [(each.severity, each.key) for each in online._tables(desk.spec)] == [
+    assert [(each.severity, each.key) for each in online._tables(harness.spec)] == [
         ("warning", "table.constraints.d"),
         ("warning", "table.path"),
     ]
@@ -237,7 +237,7 @@ def test_a_declared_default_stands_above_the_tables_and_columns_left_out_take_th
 
 def test_a_default_that_cannot_be_evaluated_stops_unless_the_transform_sets_the_column():
     clock = pa.schema([pa.field("id", pa.int64()), _column("current_timestamp()", TIMESTAMP).with_name("made")])
-    with pytest.raises(ColumnsDisagree, match=r"'made' has the DEFAULT current_timestamp\(\).*Set the column"):
+    with pytest.raises(ColumnMismatch, match=r"'made' has the DEFAULT current_timestamp\(\).*Set the column"):
         plan_of(existing={"": clock}).apply(envelopes([{"id": 1}]))
     plan = plan_of(existing={"": clock}, transform=[{"set": {"made": "coalesce(made, now())"}}])
     assert [row["made"] is not None for row in rows(plan.apply(envelopes([{"id": 1}])))] == [True]
@@ -263,5 +263,5 @@ def _rules(**table: Any) -> TableSpec:
 
 
 def test_refusals_say_what_was_met():
-    with pytest.raises(Refused, match="the function size"):
+    with pytest.raises(ExpressionNotAllowed, match="the function size"):
         translated("size(tags) > 0", COLUMNS)

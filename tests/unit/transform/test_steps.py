@@ -25,9 +25,9 @@ from headrace.transform.steps import (
     DropStep,
     RenameStep,
     SetStep,
-    Step,
     Transform,
     Transformed,
+    TransformStep,
     WhereStep,
     evaluate_expression,
 )
@@ -65,7 +65,7 @@ def envelopes(count: int, headers: Any = ()) -> pa.Table:
     return pa.table(columns, schema=RECORD_SCHEMA)
 
 
-def apply(table: pa.Table, *steps: Step) -> Transformed:
+def apply(table: pa.Table, *steps: TransformStep) -> Transformed:
     return Transform(steps).apply(table, envelopes(len(table)), NOW)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ColumnsDisagree, UsageError
+from headrace.errors import ColumnMismatch, UsageError
 from headrace.table import Table
 from headrace.validate.load import examine_text
 from services.plans import envelopes, letters, plan_of, rows
@@ -93,7 +93,7 @@ def test_a_field_of_another_type_than_declared_stops_the_first_batch() -> None:
     """Nobody declared the field, so only its records tell."""
     columns = [{"name": "x", "type": "bigint"}]
     plan = plan_of(transform=[{"set": {"x": "other"}}], table={"columns": columns, "contract": {"new_field": "evolve"}})
-    with pytest.raises(ColumnsDisagree, match="column 'x' is declared as long, but the transform returns string"):
+    with pytest.raises(ColumnMismatch, match="column 'x' is declared as long, but the transform returns string"):
         plan.apply(envelopes([{"other": "12"}]))
 
 

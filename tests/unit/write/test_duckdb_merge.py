@@ -24,7 +24,7 @@ from headrace.delta.log import read_commit
 from headrace.delta.scan import files_with_keys
 from headrace.delta.snapshot import active_files, load_state
 from headrace.engine import duck
-from headrace.errors import Conflict, TableChanged, TableRestored, TxnMismatch
+from headrace.errors import CommitConflict, TableChanged, TableRestored, TxnMismatch
 from headrace.spec.types import TIMESTAMP, parse_type
 from headrace.stage.partitions import split_by_partition
 from headrace.write import row_edit
@@ -35,7 +35,7 @@ from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
 from services.changes import SCHEMA, Merged, goes_in_once
-from services.desk import no_spark
+from services.in_process_pipeline import no_spark
 from services.staging import intent, opened
 
 KEYED = MergeRules(("id",), tombstone_retention=3600)
@@ -82,7 +82,7 @@ def merged(merging: MergeRules, batches: Sequence[Sequence[Change]], **more: Any
 
 @settings(max_examples=25, deadline=None)
 @given(shuffled(sequences=True))
-def test_any_order_doubles_and_batches_end_in_the_table_of_the_log_in_order(given_: Any) -> None:
+def test_any_order_duplicates_and_batches_end_in_the_table_of_the_log_in_order(given_: Any) -> None:
     log, batches = given_
     in_order = sorted(log, key=lambda each: each.sequence)
     assert merged(BY_SEQUENCE, batches) == Model(BY_SEQUENCE).take(in_order).table()
@@ -254,7 +254,7 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
         return done
 
     monkeypatch.setattr(row_edit.EditAttempt, "_stage", slow)
-    with pytest.raises(Conflict, match="meanwhile"):
+    with pytest.raises(CommitConflict, match="meanwhile"):
         driver.commit(part, intent(2))
     state = load_state(made.table)
     assert state is not None
@@ -264,12 +264,12 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
     assert {row[0] for key, row in made.rows().items() if key < 9} == {2}
 
 
-def test_remembered_deletes_that_are_gone_stop_it(tmp_path: Path) -> None:
+def test_stored_deletes_that_are_gone_stop_it(tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", 1, 1, (1, 1)), Change("delete", 2, 1, offset=1)], 1)
     made.batch([Change("put", 3, 1, (1, 1), offset=2)], 2)
     (tmp_path / "state" / "tombstones").rename(tmp_path / "elsewhere")
-    with pytest.raises(TxnMismatch, match="remembered"):
+    with pytest.raises(TxnMismatch, match="tombstones"):
         made.batch([Change("put", 2, 0, (0, 0), offset=3)], 3)
 
 

@@ -83,7 +83,7 @@ def merged(merging: MergeRules, batches: Sequence[Sequence[Change]]) -> dict[int
 
 @settings(max_examples=60, deadline=None)
 @given(shuffled(sequences=True))
-def test_any_order_doubles_and_batches_end_in_the_table_of_the_log_in_order(given_: Any) -> None:
+def test_any_order_duplicates_and_batches_end_in_the_table_of_the_log_in_order(given_: Any) -> None:
     log, batches = given_
     in_order = sorted(log, key=lambda each: each.sequence)
     assert merged(BY_SEQUENCE, batches) == Model(BY_SEQUENCE).take(in_order).table()

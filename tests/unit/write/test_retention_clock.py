@@ -13,58 +13,58 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.log import proved_time
-from headrace.errors import ClockBehind
+from headrace.errors import ClockSkew
 from headrace.ledger.ledger import Ledger
 from headrace.storage.store import Store
 from headrace.table import Table
 from headrace.write.tombstones import Tombstones
 from services.clocks import DAY, YEAR, clock
-from services.desk import Desk
-from services.keeping import Clock, Keeping
+from services.in_process_pipeline import Harness
+from services.maintenance import Clock, Keeping
 
 # ---- dead letters ----
 
 
-def rejecting(folder: Path, **more: Any) -> Desk:
-    desk = Desk(folder, {"dead_letters": {"retention": "30d"}, **more})
+def rejecting(folder: Path, **more: Any) -> Harness:
+    harness = Harness(folder, {"dead_letters": {"retention": "30d"}, **more})
     with clock(-2 * DAY):
-        desk.feed([b"{"])
-    return desk
+        harness.feed([b"{"])
+    return harness
 
 
 def test_one_start_with_a_clock_a_year_ahead_deletes_no_dead_letter(tmp_path: Path) -> None:
-    desk = rejecting(tmp_path)
+    harness = rejecting(tmp_path)
     with clock(YEAR):
-        desk.feed([b"["])
-        desk.feed([b"]"])  # the ledger has a commit of that year now
+        harness.feed([b"["])
+        harness.feed([b"]"])  # the ledger has a commit of that year now
         with clock(YEAR + timedelta(hours=20)):
-            desk.feed([{"id": 1, "kind": "alpha"}])
-    assert len(desk.dead()) == 3
-    desk.feed([{"id": 2, "kind": "alpha"}])
-    assert len(desk.dead()) == 3
+            harness.feed([{"id": 1, "kind": "alpha"}])
+    assert len(harness.dead()) == 3
+    harness.feed([{"id": 2, "kind": "alpha"}])
+    assert len(harness.dead()) == 3
 
 
 def test_dead_letters_go_once_the_ledger_proves_that_their_time_is_over(tmp_path: Path) -> None:
-    desk = rejecting(tmp_path)
+    harness = rejecting(tmp_path)
     with clock(31 * DAY):
-        desk.feed([{"id": 1, "kind": "alpha"}])
-    assert len(desk.dead()) == 1
+        harness.feed([{"id": 1, "kind": "alpha"}])
+    assert len(harness.dead()) == 1
     with clock(32 * DAY + timedelta(minutes=1)):
-        desk.feed([{"id": 2, "kind": "alpha"}])
-    assert desk.dead() == []
+        harness.feed([{"id": 2, "kind": "alpha"}])
+    assert harness.dead() == []
 
 
 # ---- tombstones ----
 
 
-def merging(folder: Path) -> Desk:
+def merging(folder: Path) -> Harness:
     rules = {"mode": "upsert", "merge": {"keys": ["id"], "sequence_by": "seq", "delete_when": "gone"}}
     columns = [{"name": "id", "type": "bigint"}, {"name": "seq", "type": "bigint"}, {"name": "gone", "type": "boolean"}]
     table = {"path": f"{folder}/lake/t", "columns": columns, **rules}
-    desk = Desk(folder, {"route": {"by": "fixed"}, "table": table})
+    harness = Harness(folder, {"route": {"by": "fixed"}, "table": table})
     with clock(-2 * DAY):
-        desk.feed([{"id": 1, "seq": 1, "gone": False}])
-    return desk
+        harness.feed([{"id": 1, "seq": 1, "gone": False}])
+    return harness
 
 
 DELETED, LATE = {"id": 1, "seq": 9, "gone": True}, {"id": 1, "seq": 5, "gone": False}
@@ -73,28 +73,28 @@ DELETED, LATE = {"id": 1, "seq": 9, "gone": True}, {"id": 1, "seq": 5, "gone": F
 @pytest.mark.parametrize("ahead", [YEAR, -YEAR], ids=["ahead", "behind"])
 def test_one_start_with_a_wrong_clock_forgets_no_delete(tmp_path: Path, ahead: timedelta) -> None:
     """Neither those that were remembered before, nor those of that very run."""
-    desk = merging(tmp_path)
+    harness = merging(tmp_path)
     if ahead > timedelta(0):
-        desk.feed([DELETED])
+        harness.feed([DELETED])
     with clock(ahead):
-        desk.feed([LATE if ahead > timedelta(0) else DELETED])
-    desk.feed([LATE])
+        harness.feed([LATE if ahead > timedelta(0) else DELETED])
+    harness.feed([LATE])
     with clock(2 * DAY):
-        desk.feed([LATE])
-    assert desk.rows("lake/t") == []
+        harness.feed([LATE])
+    assert harness.rows("lake/t") == []
 
 
 def test_a_delete_is_forgotten_once_the_ledger_proves_that_its_time_is_over(tmp_path: Path) -> None:
-    desk = merging(tmp_path)
-    desk.feed([DELETED])
+    harness = merging(tmp_path)
+    harness.feed([DELETED])
     for days in (9, 11):
         with clock(days * DAY):
-            desk.feed([{"id": 2, "seq": days, "gone": False}])
+            harness.feed([{"id": 2, "seq": days, "gone": False}])
     (folder,) = (tmp_path / "lake/_headrace/shop/tombstones").iterdir()
     assert Tombstones(Store(str(folder)), "shop").files(datetime.now(UTC)) == []
     with clock(11 * DAY):
-        desk.feed([LATE])
-    assert sorted(row["id"] for row in desk.rows("lake/t")) == [1, 2]
+        harness.feed([LATE])
+    assert sorted(row["id"] for row in harness.rows("lake/t")) == [1, 2]
 
 
 # ---- files of tables and logs ----
@@ -119,7 +119,7 @@ def test_a_clock_far_ahead_lets_no_vacuum_take_files_within_the_retention(tmp_pa
         assert table.vacuum().files == ()
         table.bulk_insert([{"id": 5}])
         assert table.vacuum().files == ()
-    with clock(9 * DAY), pytest.raises(ClockBehind, match="Set the clock"):
+    with clock(9 * DAY), pytest.raises(ClockSkew, match="Set the clock"):
         table.vacuum(dry_run=True)
     with clock(9 * DAY):
         assert len(table.vacuum(force=True, dry_run=True).files) == 4
@@ -137,21 +137,21 @@ def test_a_vacuum_takes_files_once_the_log_proves_their_age(tmp_path: Path) -> N
 
 
 def test_a_table_at_rest_is_vacuumed_by_the_time_of_the_ledger_that_goes_on(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.feed([{"id": 1, "kind": "alpha"}])
+    harness = Harness(tmp_path)
+    harness.feed([{"id": 1, "kind": "alpha"}])
     table = Table(str(tmp_path / "lake/alpha"))
     left = tmp_path / "lake/alpha/part-left.parquet"
     left.write_bytes(b"PAR1")
     with clock(8 * DAY):
         assert table.vacuum().files == ()
-        desk.feed([{"id": 2, "kind": "beta"}])
+        harness.feed([{"id": 2, "kind": "beta"}])
     with clock(10 * DAY):
         assert table.vacuum().files == (left.name,)
 
 
 def test_a_refused_vacuum_succeeds_as_its_message_says(tmp_path: Path) -> None:
     table = rewritten(tmp_path)
-    with clock(-DAY), pytest.raises(ClockBehind, match="use `force`"):
+    with clock(-DAY), pytest.raises(ClockSkew, match="use `force`"):
         table.vacuum()
     with clock(-DAY):
         assert table.vacuum(force=True).files == ()

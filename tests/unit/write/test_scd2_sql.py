@@ -62,7 +62,9 @@ def merged(merging: MergeRules, batches: Sequence[Sequence[Change]]) -> list[Row
 @pytest.mark.parametrize("merging", [EVERY, TRACKED], ids=["every change", "tracked"])
 @settings(max_examples=35, deadline=None)
 @given(shuffled(sequences=True))
-def test_any_order_doubles_and_batches_end_in_the_history_of_the_log_in_order(merging: MergeRules, given_: Any) -> None:
+def test_any_order_duplicates_and_batches_end_in_the_history_of_the_log_in_order(
+    merging: MergeRules, given_: Any
+) -> None:
     log, batches = given_
     assert merged(merging, batches) == history(log, TRACK[merging])
 
@@ -91,7 +93,7 @@ def test_a_delete_ends_the_row_that_was_then_and_no_later_one():
     assert [row[1:3] for row in world.rows()] == [(10, 15), (15, 20), (30, 40), (40, None)]
 
 
-def test_a_delete_that_comes_before_what_it_ends_is_remembered():
+def test_a_delete_that_comes_before_what_it_ends_is_stored():
     world = World(EVERY)
     world.batch([Change("delete", 1, 20)])
     assert world.rows() == []

@@ -41,7 +41,7 @@ def remember(made: Merged, schema: pa.Schema, key: Any, batch: int) -> Tombstone
 
 
 @pytest.mark.parametrize("kinds", WIDER.values(), ids=WIDER)
-def test_keys_that_widen_are_remembered_together(tmp_path: Path, kinds: tuple[pa.DataType, pa.DataType, Any]) -> None:
+def test_keys_that_widen_are_stored_together(tmp_path: Path, kinds: tuple[pa.DataType, pa.DataType, Any]) -> None:
     narrow, wide, values = kinds
     made, columns = Merged(None, tmp_path, MERGING), [("seq", pa.int64()), ("a", pa.int64()), ("b", pa.int64()), SOURCE]
     first = date(1970, 1, 8) if narrow == pa.date32() else 7

@@ -27,6 +27,10 @@ _FLAGS = ("optimize_enabled", "vacuum_enabled", *_SECTIONS["operations"], *_SECT
 _OPTIONAL = ("parallelism", "batch_size", *_SECTIONS["storage"])
 _RANGES = {**dict.fromkeys(_OPTIONAL, (1, 2**40)), "retention_hours": (0, 876_000), "partition_buckets": (2, 10_000)}
 _STRATEGIES = ("value", "hash")
+IGNORED = {  # keys without effect on operations, and the reason
+    "parallelism": "an operation chooses its number of threads",
+    "batch_size": "an operation is one commit, however many records it has",
+}
 _CODECS = {**{name: name for name in SUFFIXES}, "uncompressed": "none"}
 
 
@@ -84,20 +88,20 @@ class DeltaConfig:
     vacuum_enabled: bool = True
     retention_hours: int = 168
     compression: str = "SNAPPY"
-    parallelism: int | None = None  # no effect: chosen automatically
-    batch_size: int | None = None  # no effect: an operation is one commit
+    parallelism: int | None = None  # of the pipeline that `headrace run deltalake.toml` starts
+    batch_size: int | None = None  # of that pipeline, too
     upsert_enabled: bool = True
     delete_enabled: bool = True
     bulk_insert_enabled: bool = True
-    streaming_enabled: bool = True  # no effect: streams are pipelines, which have their own specs
+    streaming_enabled: bool = True  # whether `headrace run deltalake.toml` may run the file as a pipeline
     auto_evolution: bool = True
     strict_mode: bool = False
     allow_nullable: bool = True
     merge_schema: bool = True
     file_size_target: int | None = None
-    file_size_max: int | None = None  # no effect: files end slightly above their target
-    min_file_size: int | None = None  # no effect: `optimize` compacts files below 75 % of the target
-    storage: Mapping[str, Any] | None = field(default=None, repr=False)  # keys of `storage.s3` in a spec
+    file_size_max: int | None = None  # larger files are split by `optimize`
+    min_file_size: int | None = None  # smaller files are compacted by `optimize`; default: 75 % of the target
+    storage: Mapping[str, Any] | None = field(default=None, repr=False)  # keys of `storage` in a spec
 
     def __post_init__(self) -> None:
         if isinstance(self.partition_by, list):
@@ -152,11 +156,11 @@ class DeltaConfig:
         return self.having(compression=codec)
 
     def with_parallelism(self, count: int) -> Self:
-        """No effect; accepted for compatibility."""
+        """Cores of the pipeline of a deltalake.toml; a table warns that its operations ignore it."""
         return self.having(parallelism=count)
 
     def with_batch_size(self, records: int) -> Self:
-        """No effect; accepted for compatibility."""
+        """Records per batch of the pipeline of a deltalake.toml; a table warns that its operations ignore it."""
         return self.having(batch_size=records)
 
     def with_file_size_target(self, size: int) -> Self:
@@ -164,7 +168,7 @@ class DeltaConfig:
         return self.having(file_size_target=size)
 
     def with_storage(self, storage: Mapping[str, Any]) -> Self:
-        """Access to an object store, with the keys of `storage.s3` in a spec."""
+        """Access to an object store, with the keys of `storage` in a spec."""
         return self.having(storage=storage)
 
     @property
@@ -188,6 +192,11 @@ class DeltaConfig:
         return self.auto_evolution and self.merge_schema and not self.strict_mode
 
     @property
+    def ignored(self) -> tuple[str, ...]:
+        """The keys of this configuration without effect on operations."""
+        return tuple(name for name in IGNORED if getattr(self, name) is not None)
+
+    @property
     def properties(self) -> dict[str, str]:
         """Table properties for this configuration."""
         properties = {
@@ -209,12 +218,18 @@ def _invalid(config: DeltaConfig) -> Iterator[tuple[str, str]]:
             yield name, f"an integer from {minimum:,} to {maximum:,}"
     if not isinstance(config.partition_by, tuple) or not all(isinstance(name, str) for name in config.partition_by):
         yield "partition_by", "a list of columns"
+    target = config.file_size_target
+    if type(target) is int:
+        if type(config.min_file_size) is int and config.min_file_size > target:
+            yield "min_file_size", f"at most file_size_target, which is {target:,}"
+        if type(config.file_size_max) is int and config.file_size_max < 2 * target:
+            yield "file_size_max", f"at least twice file_size_target, which is {target:,}"
     if config.partition_strategy not in _STRATEGIES:
         yield "partition_strategy", " or ".join(_STRATEGIES)
     if config.compression.lower() not in _CODECS:
         yield "compression", f"one of {', '.join(_CODECS)}"
     if not isinstance(config.storage, Mapping | None):
-        yield "storage", "a mapping with the keys of `storage.s3` in a spec"
+        yield "storage", "a mapping with the keys of `storage` in a spec"
 
 
 def _keys(document: Mapping[str, Any]) -> dict[str, Any]:

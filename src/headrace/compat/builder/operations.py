@@ -192,6 +192,15 @@ class VacuumResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """Result of a restore; `next` says how to continue the pipelines that write the table, if there are any."""
+
+    version: int  # the new version
+    restored_version: int
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperationMetrics:
     """Mean duration of operations since the table was opened, in seconds; None if there was none."""
 

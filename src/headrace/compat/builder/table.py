@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.compat.builder.config import DeltaConfig, DeltaSchema
+from headrace.compat.builder.config import IGNORED, DeltaConfig, DeltaSchema
 from headrace.compat.builder.operations import (
     BulkInsertOperation,
     BulkInsertResult,
@@ -19,6 +20,7 @@ from headrace.compat.builder.operations import (
     OperationMetrics,
     OptimizeResult,
     QueryResult,
+    RestoreResult,
     TableHistory,
     TableMetadata,
     TableStatistics,
@@ -74,6 +76,9 @@ class DeltaTable:
     def __init__(self, config: DeltaConfig) -> None:
         self.config = config
         self._table = _table(config, None)
+        for name in config.ignored:
+            message = f"{name} applies to the pipeline of a deltalake.toml, not to this table: {IGNORED[name]}."
+            warnings.warn(message, UserWarning, stacklevel=3)  # at the caller of the connector
 
     @property
     def name(self) -> str:
@@ -150,9 +155,15 @@ class DeltaTable:
         return OperationMetrics(*means)
 
     def optimize(self, z_order: str | Iterable[str] = ()) -> OptimizeResult:
-        """Compact small files."""
+        """Compact files below `min_file_size`, and split those above `file_size_max`."""
         self._check_enabled("optimize")
-        result = self._table.optimize(target_size=self.config.file_size_target, z_order=z_order)
+        config = self.config
+        result = self._table.optimize(
+            target_size=config.file_size_target,
+            z_order=z_order,
+            min_file_size=config.min_file_size,
+            max_file_size=config.file_size_max,
+        )
         return OptimizeResult(result.version, result.files_removed, result.z_order)
 
     def vacuum(self, retention_hours: int | None = None) -> VacuumResult:
@@ -160,6 +171,11 @@ class DeltaTable:
         self._check_enabled("vacuum")
         hours = self.config.retention_hours if retention_hours is None else retention_hours
         return VacuumResult(len(self._table.vacuum(timedelta(hours=hours)).files))
+
+    def restore(self, version: int | None = None, timestamp: str | datetime | None = None) -> RestoreResult:
+        """Restore the rows of an older version as a new version."""
+        result = self._table.restore(version, timestamp)
+        return RestoreResult(result.version, result.to, result.next)
 
     def _check_enabled(self, operation: str) -> None:
         if not getattr(self.config, f"{operation}_enabled"):

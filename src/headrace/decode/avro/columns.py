@@ -79,7 +79,7 @@ class AvroColumns:
         cursor.pos += by
         over = cursor.pos > cursor.end
         if over.any():
-            self._stop(cursor, over, Reason.MALFORMED, "the value ends early", where)
+            self._stop(cursor, over, Reason.MALFORMED, "unexpected end of value", where)
 
     # ---- values ----
 
@@ -94,7 +94,7 @@ class AvroColumns:
         tags = self.data[cursor.pos]
         self._moved(cursor, 1, where)
         if (tags > 1).any():
-            self._stop(cursor, tags > 1, Reason.MALFORMED, "a boolean is 0 or 1", where)
+            self._stop(cursor, tags > 1, Reason.MALFORMED, "invalid boolean byte", where)
         return pa.array(tags == 1)
 
     def _number(self, cursor: Cursor, where: str) -> Numbers:
@@ -167,7 +167,7 @@ class AvroColumns:
                 cursor,
                 wrong,
                 Reason.MALFORMED,
-                f"unknown symbol of an enum of {len(kind.names)}",
+                "enum index out of range",
                 where,
             )
             numbers[wrong] = 0
@@ -191,7 +191,7 @@ class AvroColumns:
             sizes = np.full(len(cursor), kind.width)
             beyond = sizes > cursor.end - cursor.pos
         if beyond.any():
-            self._stop(cursor, beyond, Reason.MALFORMED, "the value ends early", where)
+            self._stop(cursor, beyond, Reason.MALFORMED, "unexpected end of value", where)
             sizes[beyond] = 0
         starts = cursor.pos.copy()
         cursor.pos += sizes
@@ -223,7 +223,7 @@ class AvroColumns:
             number = int.from_bytes(self.data[begin : begin + size].tobytes(), "big", signed=True)
             long[at] = not -(2**127) <= number < 2**127
         if empty.any():
-            self._stop(cursor, empty, Reason.MALFORMED, "a decimal has no bytes", where)
+            self._stop(cursor, empty, Reason.MALFORMED, "empty decimal", where)
         over = long | _beyond(whole, kind.arrow.precision)
         if over.any():
             detail = f"a decimal has more than {kind.arrow.precision} digits"
@@ -252,7 +252,7 @@ class AvroColumns:
         tags = self._number(cursor, where)
         wrong = (tags < 0) | (tags >= len(kind.children))
         if wrong.any():
-            self._stop(cursor, wrong, Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}", where)
+            self._stop(cursor, wrong, Reason.MALFORMED, "union index out of range", where)
         if kind.only is not None:
             return self._branch(*kind.only, tags, cursor, where)
         branches = [

@@ -27,8 +27,8 @@ from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import AvroFormat
 
-MARK = b"\xc3\x01"  # before a fingerprint
-_HEAD = len(MARK) + 8
+MARKER = b"\xc3\x01"  # before a fingerprint
+_HEAD = len(MARKER) + 8
 _FILES = 10_000  # of a folder of schemas
 VALUE = "value"  # the field of a schema that is not a record
 
@@ -64,9 +64,16 @@ class AvroDecoder:
     """Decodes Avro values to the rows of one payload schema."""
 
     def __init__(
-        self, source: AvroSchemas, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits
+        self,
+        source: AvroSchemas,
+        payload: pa.Schema | PayloadSchema,
+        new_field: NewField,
+        limits: DecodeLimits,
+        *,
+        short_names: bool = False,
     ) -> None:
         self._source = source
+        self._short_names = short_names
         self._layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
@@ -108,20 +115,23 @@ class AvroDecoder:
         return self._peeked[1:]
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
-        """The full name of each value's record, NULL if it is not a record."""
+        """The type name of each value's record, NULL if it is not a record."""
         groups, rejects = self._groups(values)
         names = np.full(len(values), None, object)
         for group in groups:
-            names[group.at] = group.kind.name or None
+            names[group.at] = self._type_name(group.kind) or None
         return pa.array(names, pa.string()), rejects.in_order()
 
     def predict(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and the result of decoding a record with a value in every field; raises UnknownSchema."""
         kind = type_of(schema, self._limits.depth)
         values = pa.array([sample(kind.arrow)], kind.arrow)
-        return kind.name, fit_values(
+        return self._type_name(kind), fit_values(
             _table(kind, values), np.zeros(1, np.int64), self._layout, self._new_field, Rejects()
         )
+
+    def _type_name(self, kind: Type) -> str:
+        return kind.name.rpartition(".")[2] if self._short_names else kind.name
 
     def _groups(self, values: pa.BinaryArray) -> tuple[list[AvroGroup], Rejects]:
         kept, at, rejects = sized(values, self._limits)
@@ -154,7 +164,7 @@ def _branches(group: AvroGroup, rejects: Rejects) -> Iterator[AvroGroup]:
     starts = seen.starts[:-1].astype(np.int64)[group.rows] + head
     tags = np.append(seen.content, 0xFF)[np.minimum(starts, len(seen.content))]
     good = (starts < seen.starts[1:][group.rows]) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
-    rejects.add_all(group.at[~good], Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}")
+    rejects.add_all(group.at[~good], Reason.MALFORMED, "union index out of range")
     for number, which in grouped(np.where(good, tags // 2, -1).astype(np.int64)):
         if number >= 0 and kind.children[number].kind == "null":
             rejects.add_all(group.at[which], Reason.TOMBSTONE, "the value is null")
@@ -228,7 +238,7 @@ class OneSchema:
         yield AvroGroup(self._kind, values, 0, np.arange(len(values)), at)
 
 
-class ByMark:
+class ByMarker:
     """Schemas by the eight-byte fingerprint of the single-object encoding."""
 
     def __init__(self, types: dict[bytes, Type]) -> None:
@@ -238,7 +248,7 @@ class ByMark:
         """Group the values by fingerprint."""
         values, at = _marked(values, at, rejects)
         seen = TextBytes(values)
-        heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
+        heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARKER), _HEAD)]
         for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
             name = number.to_bytes(8, "little", signed=True)
             if name in self.types:
@@ -253,7 +263,7 @@ def _marked(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.B
     long = np.diff(seen.starts) >= _HEAD
     good = long.copy()
     starts = seen.starts[:-1].astype(np.int64)[long]
-    good[long] = (seen.content[starts] == MARK[0]) & (seen.content[starts + 1] == MARK[1])
+    good[long] = (seen.content[starts] == MARKER[0]) & (seen.content[starts + 1] == MARKER[1])
     if good.all():
         return values, at
     rejects.add_all(at[~good], Reason.FRAMING, f"a value begins with C3 01 and a fingerprint, {_HEAD} bytes in all")
@@ -280,8 +290,8 @@ def schema_file(path: str) -> tuple[str, Type]:
         with Path(path).open("rb") as file:
             text = file.read(4 * LARGEST + 1).decode("utf-8-sig")
         return text, parse_avro_schema(text)
-    except OSError as trouble:
-        raise UsageError(f"The schema file {path} cannot be read: {trouble.strerror}.") from None
+    except OSError as error:
+        raise UsageError(f"The schema file {path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"The schema file {path} is not UTF-8 text.") from None
     except BadAvroSchema as bad:
@@ -293,7 +303,7 @@ def schemas_at(path: str) -> dict[bytes, Type]:
     place = Path(path)
     files = sorted(place.glob("*.avsc"))[:_FILES] if place.is_dir() else [place]
     if not files:
-        raise UsageError(f"The folder {path} has no schema file (*.avsc).")
+        raise UsageError(f"The directory {path} has no schema file (*.avsc).")
     return {fingerprint(text): kind for text, kind in (schema_file(str(file)) for file in files)}
 
 
@@ -305,7 +315,7 @@ def avro_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, 
         return container_decoder(payload, new_field, limits)
     source = _source(options, limits)
     if options.envelope == "none":
-        return AvroDecoder(source, payload, new_field, limits)
+        return AvroDecoder(source, payload, new_field, limits, short_names=options.type_name == "short")
     return Enveloped(ENVELOPES[options.envelope], partial(AvroDecoder, source), payload, new_field, limits)
 
 
@@ -314,4 +324,4 @@ def _source(options: AvroFormat, limits: DecodeLimits) -> AvroSchemas:
         return AvroFromRegistry(registry_of(options.registry), limits.depth)
     if options.schema_ is not None:
         return OneSchema(schema_file(options.schema_)[1])
-    return ByMark(schemas_at(options.single_object or ""))
+    return ByMarker(schemas_at(options.single_object or ""))

@@ -15,7 +15,7 @@ from headrace.decode.avro.schema import UNION, Type
 from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
-Found = tuple[Any, int]  # a value, and where the next begins
+ValueAndEnd = tuple[Any, int]  # a value, and where the next begins
 _EXACT = Context(prec=60)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
@@ -26,7 +26,7 @@ class AvroValueReader:
     def __init__(self, data: Any, end: int) -> None:
         self._data, self._end = data, end
 
-    def value(self, kind: Type, at: int) -> Found:
+    def value(self, kind: Type, at: int) -> ValueAndEnd:
         """The value at a position; raises UnfitValue if it is invalid."""
         return _READERS[kind.kind](self, kind, at)
 
@@ -57,7 +57,7 @@ class AvroValueReader:
             count, at = self._block(kind, at)
         return at
 
-    def _within(self, kind: Type, at: int, step: str) -> Found:
+    def _within(self, kind: Type, at: int, step: str) -> ValueAndEnd:
         try:
             return self.value(kind, at)
         except UnfitValue as unfit:
@@ -97,16 +97,16 @@ class AvroValueReader:
 
     # ---- kinds ----
 
-    def _null(self, kind: Type, at: int) -> Found:
+    def _null(self, kind: Type, at: int) -> ValueAndEnd:
         return None, at
 
-    def _boolean(self, kind: Type, at: int) -> Found:
+    def _boolean(self, kind: Type, at: int) -> ValueAndEnd:
         (byte,), at = self._bytes(kind, at)
         if byte > 1:
-            raise UnfitValue(Reason.MALFORMED, "a boolean is 0 or 1")
+            raise UnfitValue(Reason.MALFORMED, "invalid boolean byte")
         return byte == 1, at
 
-    def _int(self, kind: Type, at: int) -> Found:
+    def _int(self, kind: Type, at: int) -> ValueAndEnd:
         number, at = self._number(at)
         if not -(1 << 31) <= number < 1 << 31:
             raise UnfitValue(Reason.MALFORMED, "an int has more than 32 bits")
@@ -114,20 +114,20 @@ class AvroValueReader:
             raise UnfitValue(Reason.TIMESTAMP, "not a date of the years 1 to 9999")
         return number, at
 
-    def _long(self, kind: Type, at: int) -> Found:
+    def _long(self, kind: Type, at: int) -> ValueAndEnd:
         return self._number(at)
 
-    def _float(self, kind: Type, at: int) -> Found:
+    def _float(self, kind: Type, at: int) -> ValueAndEnd:
         raw, at = self._bytes(kind, at)
         return struct.unpack("<f" if kind.kind == "float" else "<d", raw)[0], at
 
-    def _enum(self, kind: Type, at: int) -> Found:
+    def _enum(self, kind: Type, at: int) -> ValueAndEnd:
         number, at = self._number(at)
         if not 0 <= number < len(kind.names):
-            raise UnfitValue(Reason.MALFORMED, f"unknown symbol of an enum of {len(kind.names)}")
+            raise UnfitValue(Reason.MALFORMED, "enum index out of range")
         return kind.names[number], at
 
-    def _text(self, kind: Type, at: int) -> Found:
+    def _text(self, kind: Type, at: int) -> ValueAndEnd:
         raw, at = self._bytes(kind, at)
         if kind.is_decimal:
             return _decimal(kind, raw), at
@@ -140,28 +140,28 @@ class AvroValueReader:
         except UnicodeDecodeError:
             raise UnfitValue(Reason.ENCODING, "text that is not UTF-8") from None
 
-    def _record(self, kind: Type, at: int) -> Found:
+    def _record(self, kind: Type, at: int) -> ValueAndEnd:
         record = {}
         for name, child in zip(kind.names, kind.children, strict=True):
             record[name], at = self._within(child, at, f".{name}")
         return record, at
 
-    def _union(self, kind: Type, at: int) -> Found:
+    def _union(self, kind: Type, at: int) -> ValueAndEnd:
         tag, at = self._number(at)
         if not 0 <= tag < len(kind.children):
-            raise UnfitValue(Reason.MALFORMED, f"unknown branch of a union of {len(kind.children)}")
+            raise UnfitValue(Reason.MALFORMED, "union index out of range")
         value, at = self.value(kind.children[tag], at)
         if kind.only is not None or kind.children[tag].kind == "null":
             return value, at
         return {kind.names[tag]: value}, at
 
-    def _array(self, kind: Type, at: int) -> Found:
+    def _array(self, kind: Type, at: int) -> ValueAndEnd:
         try:
             return self.rest(kind.children[0], *reversed(self._block(kind.children[0], at)))
         except UnfitValue as unfit:
             raise unfit.within("[]") from None
 
-    def _map(self, kind: Type, at: int) -> Found:
+    def _map(self, kind: Type, at: int) -> ValueAndEnd:
         try:
             entries, at = self.rest(kind.entry, *reversed(self._block(kind.entry, at)))
         except UnfitValue as unfit:
@@ -170,19 +170,19 @@ class AvroValueReader:
 
 
 def _early() -> UnfitValue:
-    return UnfitValue(Reason.MALFORMED, "the value ends early")
+    return UnfitValue(Reason.MALFORMED, "unexpected end of value")
 
 
 def _decimal(kind: Type, raw: bytes) -> Decimal:
     if not raw:
-        raise UnfitValue(Reason.MALFORMED, "a decimal has no bytes")
+        raise UnfitValue(Reason.MALFORMED, "empty decimal")
     number = int.from_bytes(raw, "big", signed=True)
     if abs(number) >= 10**kind.arrow.precision:
         raise UnfitValue(Reason.OVERFLOW, f"a decimal has more than {kind.arrow.precision} digits")
     return Decimal(number).scaleb(-kind.arrow.scale, _EXACT)
 
 
-_READERS: dict[str, Callable[[AvroValueReader, Type, int], Found]] = {
+_READERS: dict[str, Callable[[AvroValueReader, Type, int], ValueAndEnd]] = {
     "null": AvroValueReader._null,
     "boolean": AvroValueReader._boolean,
     "int": AvroValueReader._int,

@@ -26,7 +26,7 @@ from headrace.reasons import Reason
 Bind = Callable[[PayloadSchema, NewField, DecodeLimits], Decoder]
 Path = tuple[str, ...]
 Peek = Callable[[str], pa.StringArray]
-Refusal = tuple[Reason, str]
+EnvelopeReject = tuple[Reason, str]
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,14 @@ class Envelope(Protocol):
 
 
 def classify(
-    seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], EnvelopeForm | Refusal], rejects: Rejects
+    seen: Sequence[pa.StringArray],
+    judge: Callable[[Sequence[str | None]], EnvelopeForm | EnvelopeReject],
+    rejects: Rejects,
 ) -> tuple[list[EnvelopeForm], Numbers]:
     """The form of each value by some of its scalars; each distinct combination is examined once."""
     kinds, kind_of = _distinct(seen)
     numbers: dict[EnvelopeForm, int] = {}
-    refusals: dict[int, Refusal] = {}
+    refusals: dict[int, EnvelopeReject] = {}
     chosen = np.full(len(kinds), -1, np.int64)
     for nth, kind in enumerate(kinds):
         result = judge(kind)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, classify
+from headrace.decode.envelope.base import Envelope, EnvelopeForm, EnvelopeReject, EnvelopeScan, Path, Peek, classify
 from headrace.decode.payload_field import PayloadField
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
@@ -51,7 +51,7 @@ class Debezium:
         wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
         return EnvelopeScan(*classify([bare, wrapped], self._form_of, rejects))
 
-    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | EnvelopeReject:
         op = seen[1] if seen[0] is None else seen[0]
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
@@ -96,7 +96,7 @@ class Rivven:
         silent = any("stream" not in form.paths for form in forms)
         return EnvelopeScan(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
 
-    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | EnvelopeReject:
         source, change, event = seen
         is_change = source is not None and change is not None
         form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
@@ -145,7 +145,7 @@ class RivvenChanges:
         """The form by operation; a schema change has no row."""
         return EnvelopeScan(*classify([peek("op")], self._form_of, rejects))
 
-    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | EnvelopeReject:
         if word := self._OPERATIONS.get(seen[0] or ""):
             return self._form(word)
         problem = f"the operation '{seen[0]}'" if seen[0] else "no operation"
@@ -180,7 +180,7 @@ class CloudEvents:
         """One form; values without specversion 1.x are rejected."""
         return EnvelopeScan(*classify([peek("specversion")], self._form_of, rejects), types=peek("type"))
 
-    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
+    def _form_of(self, seen: Sequence[str | None]) -> EnvelopeForm | EnvelopeReject:
         (version,) = seen
         if version is not None and version.startswith("1."):
             return _CLOUD_EVENT

@@ -14,15 +14,18 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, limit_names, too_many
 from headrace.decode.byte_scan import Mask, Numbers, bools, matches
+from headrace.decode.coercion import Coercion, is_coerced
 from headrace.decode.elements import ElementsDecoder, as_text
 from headrace.decode.envelope.base import Enveloped
 from headrace.decode.envelope.formats import ENVELOPES
-from headrace.decode.inference import Structure, added, by_key, distinct, holds_json, infer, struct
+from headrace.decode.inference import Structure, added, by_key, distinct, holds_json, infer, merge_all, struct
 from headrace.decode.input import spread, triage
 from headrace.decode.json.discovery import Discovery
 from headrace.decode.json.exact import ExactReader, Row
+from headrace.decode.json.explanation import FaultTemplates
 from headrace.decode.json.extraction import json_path_of, pointer
 from headrace.decode.json.learned_keys import LearnedKeys
+from headrace.decode.json.member_reader import MemberReader
 from headrace.decode.json.new_keys import NewKeyFinder
 from headrace.decode.json.proof import LONG_NUMBER, Proof, Prover, harmless
 from headrace.decode.json.registered import RegisteredJson
@@ -42,24 +45,31 @@ class JsonDecoder:
     """Decodes JSON values to the rows of one payload schema."""
 
     def __init__(self, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
-        self._layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
+        layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
+        self._coercion = Coercion(layout) if is_coerced(layout.root) else None
+        self._layout = layout if self._coercion is None else self._coercion.texts
         self._new_field = new_field
         self._limits = limits
         self._exact = ExactReader(self._layout, new_field, limits)
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
         self._surveyor = NewKeyFinder(self._layout, self._exact.is_new_field)
-        self._lessons = LearnedKeys(self._layout, new_field == "ignore", limits)
+        self._learned_keys = LearnedKeys(self._layout, new_field == "ignore", limits)
         self._templates = TemplateMatchers(self._layout, limits, new_field == "ignore")
+        members = MemberReader(self._layout, limits, self._exact.is_new_field, new_field == "ignore")
+        self._members = members if members.is_usable else None
+        self._faults = FaultTemplates(self._layout, self._exact, limits)
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
-        self._scout = Discovery(self._decode, self._scouting) if blank else None
+        self._discovery = Discovery(self._decode, self._discovering) if blank else None
         self._whole = False  # the structure of values with new fields starts at the root
         self._known = by_key(self._layout.own)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a column of values to typed rows and rejects."""
-        return self._decode(values) if self._scout is None else self._scout.decode(values)
+        if self._coercion is not None:
+            return self._coercion.apply(self._decode(values))
+        return self._decode(values) if self._discovery is None else self._discovery.decode(values)
 
-    def _scouting(self, payload: pa.Schema) -> JsonDecoder:
+    def _discovering(self, payload: pa.Schema) -> JsonDecoder:
         decoder = JsonDecoder(payload, "evolve", self._limits)
         decoder._whole, decoder._known = True, {}
         return decoder
@@ -74,31 +84,40 @@ class JsonDecoder:
 
     def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         fitting = self._templates.fit(texts) if self._prover else []
-        if not fitting:
-            return self._by_proof(texts, at, rejects)
         unread = np.ones(len(texts), bool)
+        names: Counter[str] = Counter()
+        parts: list[tuple[pa.Table, Numbers]] = []
         for each in fitting:
             unread[each.index] = False
-        parts = [(pa.Table.from_arrays(each.columns, schema=self._layout.schema), at[each.index]) for each in fitting]
+            parts.append((pa.Table.from_arrays(each.columns, schema=self._layout.schema), at[each.index]))
+            names.update(dict.fromkeys(each.new_fields, len(each.index)))
+        if self._prover and self._members and unread.any():
+            places = np.flatnonzero(unread)
+            reading = self._members.read(texts.filter(pa.array(unread)) if parts else texts)
+            read = places[reading.index]
+            if len(read):
+                unread[read] = False
+                parts.append((pa.Table.from_arrays(reading.columns, schema=self._layout.schema), at[read]))
+                names.update(reading.new_fields)
+        if not parts:
+            return self._by_proof(texts, at, rejects)
         rest = Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
         if unread.any():
             rest = self._by_proof(texts.filter(pa.array(unread)), at[unread], rejects)
             parts.append((rest.rows, rest.index.to_numpy()))
         rows, index = _in_order(parts)
-        names = Counter(rest.ignored)
-        for each in fitting:
-            names.update(dict.fromkeys(each.new_fields, len(each.index)))
-        return replace(rest, rows=rows, index=pa.array(index), ignored=limit_names(names))
+        return replace(rest, rows=rows, index=pa.array(index), ignored=limit_names(names + Counter(rest.ignored)))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
-        """Decode texts that match no template: proven column by column, or one by one."""
+        """Decode texts that match no template: rejected by a known fault, proven column by column, or one by one."""
+        texts, at = self._recognize(texts, at, rejects)
         proof = self._proof(texts)
         good = np.zeros(len(texts), bool)
         with_new = np.zeros(len(texts), bool)
         names: Counter[str] = Counter()
         if proof is not None:
             good[proof.index[proof.proven]] = True
-            names = self._lessons.count(proof)
+            names = self._learned_keys.count(proof)
             if proof.surplus.any():
                 names += self._survey(texts, proof, good, with_new)
         rest = np.flatnonzero(~good)
@@ -155,8 +174,8 @@ class JsonDecoder:
         accepted = survey.clean if self._new_field in ("ignore", "evolve") else survey.clean & ~survey.has_new
         good[positions[accepted]] = True
         with_new[positions[accepted]] = survey.has_new[accepted]
-        if self._lessons.learn(within.filter(pa.array(accepted)), len(texts)):
-            self._prover = self._lessons.prover()
+        if self._learned_keys.learn(within.filter(pa.array(accepted)), len(texts)):
+            self._prover = self._learned_keys.prover()
         return survey.names
 
     def _fast_rows(self, proof: Proof | None, good: Mask) -> list[pa.Array]:
@@ -169,13 +188,25 @@ class JsonDecoder:
         self, texts: pa.StringArray, at: Numbers, rest: Numbers, rejects: Rejects
     ) -> tuple[list[Row], list[int]]:
         rows, kept = [], []
+        if self._prover is not None and len(rest):
+            explained = self._faults.explain(texts.take(pa.array(rest)), len(texts))
+            rejects.join(explained, at[rest])
+            rest = np.delete(rest, explained.columns.index)
         for position in rest.tolist():
             try:
-                rows.append(self._exact.read(texts[position].as_buffer().to_pybytes()))
+                rows.append(self._exact.read(texts[position].as_py()))
                 kept.append(position)
             except UnfitValue as unfit:
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
         return rows, kept
+
+    def _recognize(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> tuple[pa.StringArray, Numbers]:
+        """The texts without those that have a known fault, which are rejected."""
+        if self._prover is None or not len(known := self._faults.recognize(texts)):
+            return texts, at
+        rejects.join(known, at)
+        others = np.delete(np.arange(len(texts)), known.columns.index)
+        return texts.take(pa.array(others)), at[others]
 
     def messages(self, texts: pa.StringArray) -> pa.Array:
         """The JSON text of the row inside each value."""
@@ -197,6 +228,18 @@ class JsonDecoder:
             for row in np.flatnonzero(wide).tolist()
         }
         return self._lacking(infer(texts.filter(pa.array(~wide)))), refused
+
+    def new_fields(self, values: pa.BinaryArray, owner: Numbers) -> dict[int, Structure]:
+        """By owner, what `evolve` would add for its values, which are all good; `owner` has the one of each value."""
+        texts, at, _ = triage(values, self._limits)
+        structures, which = distinct(texts)
+        by_owner: dict[int, list[Structure]] = {}
+        # Values without a new field have no part in the inference, as in `decode`.
+        with_new = np.array([self._beyond(each) is not None for each in structures], bool)
+        for one, number in np.unique(np.column_stack([owner[at], which])[with_new[which]], axis=0).tolist():
+            by_owner.setdefault(one, []).append(structures[number])
+        beyond = ((one, self._lacking(merge_all(parts))) for one, parts in by_owner.items())
+        return {one: lacking for one, lacking in beyond if lacking is not None}
 
     def _lacking(self, structure: Structure) -> Structure | None:
         """The part of a structure that the schema can gain."""

@@ -40,7 +40,7 @@ class Discovery:
     def __init__(self, blank: Callable[[pa.BinaryArray], Decoded], bind: Callable[[pa.Schema], Decoder]) -> None:
         self._blank = blank
         self._bind = bind
-        self._found: Structure = {}
+        self._structure: Structure = {}
         self._payload = pa.schema([])
         self._decoder: Decoder | None = None
         self._times = 0
@@ -55,23 +55,25 @@ class Discovery:
         seen = self._decoder.decode(values)
         doubtful = [at for at, why in zip(seen.rejects.index, seen.rejects.reason, strict=True) if why not in _FINAL]
         index = seen.index.to_numpy()
-        if holds_double(self._found):
+        if holds_double(self._structure):
             # A column of doubles takes an integer beyond 2^53; with both, the column is JSON text.
             large = may_hold_big_longs(values.take(seen.index))
             doubtful, index = sorted([*doubtful, *index[large].tolist()]), index[~large]
         inferred = self._blank(values.take(pa.array(doubtful, pa.int64())))
         # A valid long may be one that a double of a later record, or of another task, cannot hold.
-        self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
+        self._structure = merge_all(
+            [self._structure, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))]
+        )
         self._widen(seen, inferred)
         places = np.array(doubtful, np.int64)
         index = np.sort(np.concatenate([index, places[inferred.index.to_numpy()]]))
         return Decoded(
-            inferred.rows, pa.array(index), _joined_rejects(seen.rejects, inferred.rejects, doubtful), self._found
+            inferred.rows, pa.array(index), _joined_rejects(seen.rejects, inferred.rejects, doubtful), self._structure
         )
 
     def _widen(self, *looks: Decoded) -> None:
-        self._found = merge_all([self._found, *(look.unknown for look in looks if look.unknown)])
-        payload = evolve(pa.schema([]), certain(self._found))
+        self._structure = merge_all([self._structure, *(look.unknown for look in looks if look.unknown)])
+        payload = evolve(pa.schema([]), certain(self._structure))
         if payload != self._payload and self._times < _TIMES:
             self._times += 1
             self._payload, self._decoder = payload, self._bind(payload)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.decode.base import DecodeLimits, NewField, new_field_stop
 from headrace.decode.inference import name_fits
-from headrace.decode.json.strict import Cutter, Parser, holds_text
+from headrace.decode.json.strict import BOM, Cutter, Parser, holds_text
 from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.scalars import UnfitValue, describe, leaf_reader
 from headrace.errors import UsageError
@@ -37,6 +37,7 @@ class ExactReader:
         self._passes_open = layout.exploded and new_field in ("reject", "stop")
         self._column_names = {column.name.lower() for column in layout.columns}
         self._names: dict[int, set[str]] = {}  # by node id, valid as long as the layout
+        self._inner: dict[int, list[tuple[str, PayloadNode]]] = {}
         self._columns = [_column_reader(column) for column in layout.columns]
         # Columns with JSON text read the original text.
         texts = [at for at, column in enumerate(layout.columns) if holds_text(column.node)]
@@ -45,20 +46,28 @@ class ExactReader:
             at: Cutter(self.parser, _way_to(layout.columns[at])) if layout.overlaps else shared for at in texts
         }
 
-    def read(self, raw: bytes) -> Row:
+    def read(self, text: str) -> Row:
         """The row of one value; raises UnfitValue, or ContractViolation if a new field stops the pipeline."""
-        text, value, new_fields = self.parse_record(raw)
-        row = tuple([read(value_at) for read, value_at in self.readers(text, value)])
+        text = text.removeprefix(BOM)
+        value, new_fields = self.parse_text(text)
+        if self._cutters:
+            row = tuple([read(value_at) for read, value_at in self.readers(text, value)])
+        else:
+            row = tuple([read(value) for read in self._columns])
         self.answer(new_fields)
         return Row(row, new_fields)
 
     def parse_record(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         """A value as text and as an object, and the names of its new fields."""
         text = self.parser.text(raw)
+        return text, *self.parse_text(text)
+
+    def parse_text(self, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The object of a text, and the names of its new fields."""
         value = self.parser.parse(text)
         new_fields: dict[str, None] = {}
         self._collect_new(self._root, value, "", new_fields)
-        return text, value, tuple(new_fields)
+        return value, tuple(new_fields)
 
     def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
         """Each column's reader and its input."""
@@ -77,17 +86,22 @@ class ExactReader:
     def _collect_new(self, node: PayloadNode, value: Any, where: str, new_fields: dict[str, None]) -> None:
         """Collect new fields at every depth; reject names that cannot be columns."""
         if node.kind == "list" and isinstance(value, list):
-            for item in value:
-                self._collect_new(node.children["*"], item, where, new_fields)
+            self._collect_from_elements(node.children["*"], value, where, new_fields)
         elif node.kind == "map" and isinstance(value, dict):
-            for item in value.values():
-                self._collect_new(node.children["*"], item, where, new_fields)
+            self._collect_from_elements(node.children["*"], value.values(), where, new_fields)
         elif node.kind == "object" and isinstance(value, dict):
             if not value.keys() <= node.children.keys():
                 self._collect_new_keys(node, value, where, new_fields)
-            for key in node.inner:
+            for key, child in self._inner_nodes(node):
                 if key in value:
-                    self._collect_new(node.children[key], value[key], f"{where}{key}.", new_fields)
+                    self._collect_new(child, value[key], f"{where}{key}.", new_fields)
+
+    def _collect_from_elements(
+        self, element: PayloadNode, values: Iterable[Any], where: str, new_fields: dict[str, None]
+    ) -> None:
+        if element.kind in ("object", "list", "map"):
+            for value in values:
+                self._collect_new(element, value, where, new_fields)
 
     def _collect_new_keys(
         self, node: PayloadNode, value: Mapping[str, Any], where: str, new_fields: dict[str, None]
@@ -108,6 +122,12 @@ class ExactReader:
         if self._new_field == "evolve" and not name_fits(key):
             raise UnfitValue(Reason.BAD_NAME, f"{where}{describe(key)} cannot be a column's name")
         return not (node.open and self._passes_open)
+
+    def _inner_nodes(self, node: PayloadNode) -> list[tuple[str, PayloadNode]]:
+        """The keys that have known keys below, and their nodes; cached, as an object may have thousands of others."""
+        if (inner := self._inner.get(id(node))) is None:
+            inner = self._inner[id(node)] = [(key, child) for key, child in node.children.items() if child.children]
+        return inner
 
     def _lower_names(self, node: PayloadNode) -> set[str]:
         """Names of a node in lower case; cached, as a record may have thousands of keys."""
@@ -175,8 +195,13 @@ def _fitted(node: PayloadNode, read: Reader, value: Any) -> Any:
     if value is not None:
         return read(value)
     if not node.nullable:
-        raise UnfitValue(Reason.MISSING, "required, and absent or null")
+        raise missing_value()
     return None
+
+
+def missing_value() -> UnfitValue:
+    """The error of a required value that is absent or null."""
+    return UnfitValue(Reason.MISSING, "required, and absent or null")
 
 
 def reader_of(node: PayloadNode) -> Reader:

@@ -60,7 +60,7 @@ def values(text: Text) -> int:
     return 1 + sum(len(places) for places, _ in _blocks(text, _VALUED))
 
 
-def _blocks(text: Text, marks: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[tuple[Places, int]]:
+def _blocks(text: Text, searched: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[tuple[Places, int]]:
     """The marked bytes outside of strings, block by block: positions in the block, and the start of the block."""
     begin, inside = 0, 0
     while begin < len(text):
@@ -69,7 +69,7 @@ def _blocks(text: Text, marks: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[
             end += 1
         block = text[begin:end]
         quotes = _quotes(block)
-        places = np.flatnonzero(marks[block])
+        places = np.flatnonzero(searched[block])
         if len(quotes) or inside:
             places = places[(np.searchsorted(quotes, places) + inside) % 2 == 0]
         yield places, begin
@@ -82,10 +82,16 @@ def _quotes(block: Text) -> Places:
     slashes = np.flatnonzero(block == _BACKSLASH)
     if not len(slashes):
         return quotes
-    after = np.searchsorted(slashes, quotes)  # backslashes before each quote
-    next_to = (after > 0) & (slashes[after - 1] == quotes - 1)
-    starts = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)  # of runs of backslashes
-    first = starts[np.searchsorted(starts, after - 1, side="right") - 1]
-    escaped = next_to & ((after - first) % 2 == 1)
-    real: Places = quotes[~escaped]
+    real: Places = np.setdiff1d(quotes, escaped_quotes(block, slashes), assume_unique=True)
     return real
+
+
+def escaped_quotes(text: Text, slashes: Places) -> Places:
+    """The quotes after an odd number of backslashes: in `\\\\\\"` the first backslash escapes the second."""
+    starts = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)  # of runs of backslashes
+    lengths = np.diff(starts, append=len(slashes))
+    after = slashes[starts] + lengths
+    odd = (lengths % 2 == 1) & (after < len(text))
+    behind = after[odd]
+    escaped: Places = behind[text[behind] == _QUOTE]
+    return escaped

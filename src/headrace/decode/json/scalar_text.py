@@ -5,19 +5,31 @@ Every function returns the column and the mask of the values that are certain (N
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.byte_scan import Mask, TextBytes, bools
+from headrace.decode.byte_scan import Mask, TextBytes, bools, cut, owners
 from headrace.decode.payload import PayloadNode
 from headrace.decode.scalars import json_types, proven
 
-Vouched = tuple[pa.Array, Mask | None]
+Certain = tuple[pa.Array, Mask | None]
 
-_NUMBER = r"^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$"
+_UNSIGNED = r"(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER = rf"^-?{_UNSIGNED}$"
+_HEX = "[0-9a-fA-F]"
+# An escape; half of a surrogate pair is none.
+_ESCAPE = (
+    rf'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}|'
+    rf"[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}))"
+)
+_TEXT = rf'(?:[^"\\\x00-\x1f]|{_ESCAPE})*'
+_SCALAR = rf'(?:"{_TEXT}"|-?{_UNSIGNED}|true|false|null)'
+JSON_SCALARS = rf"^(?:{_SCALAR}|\[(?:{_SCALAR}(?:, ?{_SCALAR})*)?\])$"
+"""A scalar, or an array of scalars."""
 _DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit an integer of so many bits
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
 _ZERO, _MINUS, _POINT = (np.uint8(each) for each in b"0-.")
@@ -28,7 +40,7 @@ def quoted_texts(node: PayloadNode) -> bool:
     return json_types(node) == ("VARCHAR",)
 
 
-def leaf(node: PayloadNode, texts: pa.StringArray) -> Vouched:
+def leaf(node: PayloadNode, texts: pa.StringArray) -> Certain:
     """A leaf's column from its JSON texts (without quotes); NULL stays NULL."""
     column, good = _read(node, texts)
     values = proven(node, column)
@@ -37,9 +49,19 @@ def leaf(node: PayloadNode, texts: pa.StringArray) -> Vouched:
     return values, good
 
 
-def _read(node: PayloadNode, texts: pa.StringArray) -> Vouched:
+def valid_scalars(node: PayloadNode, texts: pa.StringArray) -> Mask | None:
+    """Which texts (without quotes) are certainly JSON of the leaf's kind, whatever its type takes; None: all."""
     if quoted_texts(node):
-        return texts, _plain(texts)
+        return _plain(texts)
+    if pa.types.is_boolean(node.type):
+        return _booleans(texts)[1]
+    numbers = pc.match_substring_regex(texts, _NUMBER)
+    return None if pc.all(numbers).as_py() else bools(numbers)
+
+
+def _read(node: PayloadNode, texts: pa.StringArray) -> Certain:
+    if quoted_texts(node):
+        return _strings(texts)
     if pa.types.is_boolean(node.type):
         return _booleans(texts)
     if pa.types.is_decimal(node.type):
@@ -58,13 +80,31 @@ def _plain(texts: pa.StringArray) -> Mask | None:
     return ~content.holding(odd) if odd.any() else None
 
 
-def _booleans(texts: pa.StringArray) -> Vouched:
+def _strings(texts: pa.StringArray) -> Certain:
+    """Strings, with their escapes resolved."""
+    plain = _plain(texts)
+    if plain is None:
+        return texts, None
+    special = ~plain
+    distinct = texts.filter(pa.array(special)).dictionary_encode()
+    valid = pc.match_substring_regex(distinct.dictionary, f"^{_TEXT}$")
+    # Valid texts have no bare quote, so that these cannot be confused with those of the array.
+    resolved = json.loads('["' + '","'.join(distinct.dictionary.filter(valid).to_pylist()) + '"]')
+    resolved = resolved if pc.any(valid).as_py() else []
+    places = pa.array(np.where(bools(valid), np.cumsum(bools(valid)) - 1, -1), mask=~bools(valid))
+    values = pa.array(resolved, pa.string()).take(places).take(distinct.indices)
+    good = np.ones(len(texts), bool)
+    good[special] = bools(values.is_valid())
+    return pc.replace_with_mask(texts, pa.array(special), pc.fill_null(values, "")), good
+
+
+def _booleans(texts: pa.StringArray) -> Certain:
     column = pc.equal(texts, "true")
     known = pc.or_(column, pc.equal(texts, "false"))
     return column, None if pc.all(known).as_py() else bools(known)
 
 
-def _doubles(texts: pa.StringArray) -> Vouched:
+def _doubles(texts: pa.StringArray) -> Certain:
     try:
         column, good = texts.cast(pa.float64()), _numbers(texts)
     except pa.ArrowInvalid:
@@ -84,8 +124,8 @@ def _numbers(texts: pa.StringArray) -> Mask | None:
     points = np.flatnonzero(content.content[:-1] == _POINT)  # the last byte of each text is a digit
     if not _digit(content.content[points + 1]).all():
         good = bools(pc.match_substring_regex(texts, _NUMBER))
-    vouched: Mask = good | (content.sizes == 0)
-    return None if vouched.all() else vouched
+    certain: Mask = good | (content.sizes == 0)
+    return None if certain.all() else certain
 
 
 def _digit(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
@@ -93,7 +133,7 @@ def _digit(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
     return digit
 
 
-def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
+def _integers(texts: pa.StringArray, kind: pa.DataType) -> Certain:
     try:
         column = texts.cast(kind)
     except pa.ArrowInvalid:
@@ -108,7 +148,7 @@ def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
     return column, ~led if led.any() else None
 
 
-def _only(texts: pa.StringArray, pattern: str) -> Vouched:
+def _only(texts: pa.StringArray, pattern: str) -> Certain:
     """The texts that match; NULL for the others, which are not certain."""
     fits = pc.match_substring_regex(texts, pattern)
     if pc.all(fits).as_py():
@@ -119,3 +159,34 @@ def _only(texts: pa.StringArray, pattern: str) -> Vouched:
 
 def _both(one: Mask | None, two: Mask) -> Mask:
     return two if one is None else one & two
+
+
+def list_of_leaves(node: PayloadNode, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
+    """A column of lists from the text between their brackets; lists that are not certain are not `good`."""
+    text = TextBytes(texts)
+    element = node.children["*"]
+    quotes = quoted_texts(element)
+    if quotes:
+        filled = text.sizes > 0
+        good &= ~filled | ((text.byte(0) == _QUOTE) & (text.byte(-1) == _QUOTE) & (text.sizes > 1))
+        texts = _cut_ends(texts, text, filled)
+    divided = pc.split_pattern(texts, f'"{comma}"' if quotes else comma)
+    sizes = np.where(text.sizes > 0, np.diff(divided.offsets.to_numpy()), 0)
+    elements = divided.flatten()
+    owner = owners(divided)
+    if (empty := text.sizes == 0).any():
+        kept = ~empty[owner]
+        elements, owner = elements.filter(pa.array(kept)), owner[kept]
+    values, certain = leaf(element, elements)
+    if certain is not None:
+        good[owner[~certain]] = False
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    gaps = texts.is_null() if texts.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=node.type, mask=gaps)
+
+
+def _cut_ends(texts: pa.StringArray, text: TextBytes, filled: Mask) -> pa.StringArray:
+    starts = text.starts[:-1] + filled
+    pieces = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
+    return pieces if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), pieces)

@@ -16,7 +16,7 @@ from headrace.reasons import Reason
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_BOM = "\ufeff"
+BOM = "\ufeff"
 _DIGITS = 4_000  # digits beyond which an integer fits no type
 _BEYOND: int = 10**_DIGITS
 
@@ -65,7 +65,7 @@ class Parser:
     def text(raw: bytes) -> str:
         """The value's text, without a byte-order mark."""
         try:
-            return raw.decode().removeprefix(_BOM)
+            return raw.decode().removeprefix(BOM)
         except UnicodeDecodeError as error:
             raise UnfitValue(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.base import DecodeLimits
-from headrace.decode.byte_scan import Offsets
+from headrace.decode.byte_scan import Mask, Numbers, Offsets
 from headrace.decode.json.scalar_text import quoted_texts
 from headrace.decode.payload import PayloadNode, PayloadSchema
 
@@ -25,15 +25,18 @@ Path = tuple[str, ...]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _KEY = re.compile(rb'"([^"\\\x00-\x1f]+)":')
-_TEXT = re.compile(rb'"[^"\\\x00-\x1f]*"')
+# Possessive: without backtracking, a text of 16 MB takes no memory.
+_TEXT = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"')
 _LIST = re.compile(rb"\[[ \t\r\n]*([^\[\]{}\\]*)\]")
 _WORD = re.compile(rb"[^\s{}\[\]:,\"]+")
 _QUOTE, _OPEN, _CLOSE = b'"[]'
+_ANY = PayloadNode("json", pa.string())
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateValue:
-    """A place where texts differ: a leaf, or a list of leaves."""
+    """A place where texts differ: a leaf, a list of leaves, or (node `json`) any JSON that no column reads into."""
 
     path: Path
     node: PayloadNode
@@ -42,16 +45,11 @@ class TemplateValue:
     end: int
 
     @property
-    def leaf(self) -> PayloadNode:
-        """The leaf, or the element of the list."""
-        return self.node.children["*"] if self.node.kind == "list" else self.node
-
-    @property
     def ends(self) -> tuple[int, int]:
         """First and last byte unless the value is null; 0 if the type has none of its own."""
         if self.node.kind == "list":
             return _OPEN, _CLOSE
-        return (_QUOTE, _QUOTE) if quoted_texts(self.node) else (0, 0)
+        return (_QUOTE, _QUOTE) if self.node.kind == "leaf" and quoted_texts(self.node) else (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,7 @@ class Template:
     objects: frozenset[Path]
     keys: int
     new_fields: tuple[str, ...]  # new fields that are ignored, dotted
+    free: tuple[int, int] | None = None  # the first value with keys inside: ordinal of its key, number of keys inside
     misfits: tuple[int, ...] = ()  # values of another type than their column
     news: tuple[int, ...] = ()  # values of new fields that are rescued
 
@@ -89,6 +88,18 @@ class Template:
         """Separator between list elements, as the producer writes it."""
         spaced = b'": ' in self.between[0] and not any(part.startswith(b',"') for part in self.between)
         return ", " if spaced else ","
+
+    @property
+    def least_keys(self) -> int:
+        """Number of keys that a text must have to match."""
+        return self.keys - (self.free[1] if self.free else 0)
+
+    @cached_property
+    def ordinals(self) -> tuple[Numbers, Mask]:
+        """The key of each value, counted from the first one, or (negative) from the end: behind the free value."""
+        front = np.array([value.key for value in self.values])
+        behind = front > (self.free[0] if self.free else self.keys)
+        return np.where(behind, front - self.keys, front), behind
 
     @cached_property
     def sizes(self) -> Offsets:
@@ -120,7 +131,7 @@ def trace_template(
     if any(lacks):
         return None
     new_fields, misfits, news = tuple(tracer.new_fields), tuple(tracer.misfits), tuple(tracer.news)
-    return Template(text, values, objects, tracer.keys, new_fields, misfits, news)
+    return Template(text, values, objects, tracer.keys, new_fields, tracer.free, misfits, news)
 
 
 class _Untraceable(Exception):
@@ -142,6 +153,7 @@ class _Tracer:
     new_fields: list[str] = field(default_factory=list)
     misfits: list[int] = field(default_factory=list)
     news: list[int] = field(default_factory=list)
+    free: tuple[int, int] | None = None
 
     def trace(self, root: PayloadNode) -> None:
         self._space()
@@ -215,6 +227,9 @@ class _Tracer:
             self._object(node, path)
             return
         element = node.children["*"] if node.kind == "list" else node
+        if node.kind == "json" or (element.kind == "object" and element is not node and self._here() == b"["):
+            self._json(node, path)
+            return
         if element.kind != "leaf":
             self._null(node)
             return
@@ -228,13 +243,29 @@ class _Tracer:
     def _null(self, node: PayloadNode) -> None:
         """Read a null: part of the pattern if it means the same as no value."""
         optional = node.nullable and node.default is None and not pa.types.is_null(node.type)
-        if not optional or node.kind == "json" or self._take(_WORD)[0] != b"null":
+        if not optional or self._take(_WORD)[0] != b"null":
             raise _Untraceable
+
+    def _json(self, node: PayloadNode, path: Path) -> None:
+        """Read a value of any type. A text may have other keys inside; only in the first such value, more or less."""
+        start, key = self.at, self.keys - 1
+        rest = self.text[start:].decode()
+        try:
+            _, end = _DECODER.raw_decode(rest)
+        except (ValueError, RecursionError):
+            raise _Untraceable from None
+        self.at += len(rest[:end].encode())
+        inside = self.text.count(b'":', start, self.at)
+        self.keys += inside
+        self.free = self.free or (key, inside)
+        self.values.append(TemplateValue(path, node, key, start, self.at))
 
     def _unread(self, path: Path) -> None:
         """Read a value that no column reads: it must be JSON of the same type."""
         if self._here() == b"{":
             self._object(None, path)
+        elif self._here() == b"[" and not _LIST.match(self.text, self.at):
+            self._json(_ANY, path)
         else:
             self._value(self._guessed(), path)
 

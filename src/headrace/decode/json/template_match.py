@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
 
 import numpy as np
@@ -18,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import DecodeLimits
-from headrace.decode.byte_scan import Mask, Numbers, Offsets, TextBytes, bools, cut, owners
+from headrace.decode.byte_scan import Mask, Numbers, Offsets, TextBytes, bools, cut
 from headrace.decode.json.exact import default_of
-from headrace.decode.json.scalar_text import leaf, quoted_texts
+from headrace.decode.json.member_reader import JsonChecker
+from headrace.decode.json.scalar_text import leaf, list_of_leaves
 from headrace.decode.json.template import (
     NOTHING,
     KeptText,
@@ -37,7 +39,7 @@ _SAMPLES = 2  # texts traced in one batch
 _SHARE = 16  # one text in so many must match none before another is traced
 _VAIN = 2  # failed matches per text, on average
 _PAUSE = 63  # maximum number of batches passed over after one without matches
-_QUOTE, _NULL = b'"n'
+_NULL = ord("n")
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,16 @@ class TemplateMatcher:
 
     layout: PayloadSchema
     pattern: Template
+    parts: NestedValues
 
-    def fit(self, texts: _Texts, index: Numbers) -> TemplateMatch | None:
+    def may_fit(self, keys: Numbers) -> Mask:
+        """Which texts match by the number of their keys."""
+        mask: Mask = keys >= self.pattern.least_keys if self.pattern.free else keys == self.pattern.keys
+        return mask
+
+    def fit(self, texts: KeyedTexts, index: Numbers) -> TemplateMatch | None:
         """The texts that match."""
-        spans, index = self._spans(texts, index)
+        spans, index = value_spans(self.pattern, texts, index)
         if not len(index):
             return None
         good = np.ones(len(index), bool)
@@ -77,7 +85,7 @@ class TemplateMatcher:
         kept = kept if kept is None else kept.filter(pa.array(good))
         return TemplateMatch(index[good], rows, self.pattern.new_fields, kept)
 
-    def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
+    def _kept(self, whole: ValueSpans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
         """The texts of rescued values, each after its path; a null fits every column and is not rescued."""
         values = self.pattern.values
         order = {column.path: nth for nth, column in enumerate(self.layout.columns)}
@@ -89,57 +97,57 @@ class TemplateMatcher:
             parts += [f"{',' if parts else '{'}{json.dumps(template_text(values[nth].path))}:", whole.texts(nth)]
         return pc.binary_join_element_wise(*parts, "}", "") if parts else None
 
-    def _spans(self, texts: _Texts, index: Numbers) -> tuple[_Spans, Numbers]:
-        """The values of each text, and which texts match the pattern around them."""
-        keys = texts.keys_of(index, self.pattern.keys)[:, [value.key for value in self.pattern.values]]
-        starts, begin, end = keys + self.pattern.gaps, texts.bytes.starts[:-1][index], texts.bytes.starts[1:][index]
-        ends = np.empty_like(starts)
-        ends[:, :-1] = starts[:, 1:] - self.pattern.sizes[1:-1]
-        ends[:, -1] = end - self.pattern.sizes[-1]
-        fits = (starts[:, 0] - self.pattern.sizes[0] == begin) & (ends > starts).all(axis=1)
-        spans = _Spans(texts.bytes.content, begin, starts, ends, end)
-        if not fits.all():
-            spans, index = spans.at(fits), index[fits]
-        if not len(index):
-            return spans, index
-        same = spans.between() == np.frombuffer(b"".join(self.pattern.between), np.uint8)
-        if not same.all():
-            fits = same.all(axis=1)
-            spans, index = spans.at(fits), index[fits]
-        return spans, index
-
-    def _within(self, spans: _Spans, good: Mask) -> tuple[_Spans, Mask | None]:
+    def _within(self, spans: ValueSpans, good: Mask) -> tuple[ValueSpans, Mask | None]:
         """The values without quotes and brackets, and which of them are null."""
-        opens, closes = self.pattern.ends
-        first, last = spans.content.take(spans.starts), spans.content.take(spans.ends - 1)
-        inset = (opens > 0).astype(np.int32)
-        starts, ends = spans.starts + inset, spans.ends - inset
-        fits = ((first == opens) & (last == closes) & (ends >= starts)) | (opens == 0)
-        ends = np.maximum(starts, ends)
-        nulls = first == _NULL
-        if not nulls.any():
+        inner, fits, nulls = spans.inner(self.pattern)
+        if nulls is None:
             good &= fits.all(axis=1)
-            return replace(spans, starts=starts, ends=ends), None
+            return inner, None
         good &= (fits | nulls).all(axis=1)
         for nth in np.flatnonzero(nulls.any(axis=0)).tolist():
             good &= ~nulls[:, nth] | (spans.is_null(nth) & self.pattern.values[nth].node.nullable)
-        return replace(spans, starts=starts, ends=np.where(nulls, starts, ends)), nulls
+        return inner, nulls
 
-    def _read(self, nth: int, spans: _Spans, nulls: Mask | None, good: Mask) -> pa.Array:
+    def _read(self, nth: int, spans: ValueSpans, nulls: Mask | None, good: Mask) -> pa.Array:
         """A value's column; texts with an uncertain value do not match."""
         value, texts = self.pattern.values[nth], spans.texts(nth)
         if nulls is not None and nulls[:, nth].any():
             texts = pc.if_else(pa.array(nulls[:, nth]), pa.scalar(None, pa.string()), texts)
+        if value.node.kind == "list" and value.node.children["*"].kind == "object":
+            return self.parts.read_lists(value, texts, self.pattern.comma, good)
         if value.node.kind == "list":
-            return _list(value, texts, self.pattern.comma, good)
-        column, vouched = leaf(value.node, texts)
-        if vouched is not None:
-            good &= vouched
+            return list_of_leaves(value.node, texts, self.pattern.comma, good)
+        if value.node.kind == "json":
+            column, certain = texts.cast(value.node.type), self.parts.checker.valid(texts, len(value.path))
+        else:
+            column, certain = leaf(value.node, texts)
+        if certain is not None:
+            good &= certain
         return column
 
 
+def value_spans(pattern: Template, texts: KeyedTexts, index: Numbers) -> tuple[ValueSpans, Numbers]:
+    """The values of each text, and which texts match the pattern around them."""
+    keys = texts.keys_of(index, pattern)
+    starts, begin, end = keys + pattern.gaps, texts.bytes.starts[:-1][index], texts.bytes.starts[1:][index]
+    ends = np.empty_like(starts)
+    ends[:, :-1] = starts[:, 1:] - pattern.sizes[1:-1]
+    ends[:, -1] = end - pattern.sizes[-1]
+    fits = (starts[:, 0] - pattern.sizes[0] == begin) & (ends > starts).all(axis=1)
+    spans = ValueSpans(texts.bytes.content, begin, starts, ends, end)
+    if not fits.all():
+        spans, index = spans.at(fits), index[fits]
+    if not len(index):
+        return spans, index
+    same = spans.between() == np.frombuffer(b"".join(pattern.between), np.uint8)
+    if not same.all():
+        fits = same.all(axis=1)
+        spans, index = spans.at(fits), index[fits]
+    return spans, index
+
+
 @dataclass(frozen=True, slots=True)
-class _Spans:
+class ValueSpans:
     """Start and end of the values of some texts."""
 
     content: np.ndarray
@@ -148,8 +156,21 @@ class _Spans:
     ends: Offsets
     end: Offsets
 
-    def at(self, mask: Mask) -> _Spans:
-        return _Spans(self.content, self.begin[mask], self.starts[mask], self.ends[mask], self.end[mask])
+    def at(self, mask: Mask) -> ValueSpans:
+        return ValueSpans(self.content, self.begin[mask], self.starts[mask], self.ends[mask], self.end[mask])
+
+    def inner(self, pattern: Template) -> tuple[ValueSpans, Mask, Mask | None]:
+        """The spans without quotes and brackets, which values have those of their type, and which start as null."""
+        opens, closes = pattern.ends
+        first, last = self.content.take(self.starts), self.content.take(self.ends - 1)
+        inset = (opens > 0).astype(np.int32)
+        starts, ends = self.starts + inset, self.ends - inset
+        fits = ((first == opens) & (last == closes) & (ends >= starts)) | (opens == 0)
+        ends = np.maximum(starts, ends)
+        nulls = first == _NULL
+        if not nulls.any():
+            return replace(self, starts=starts, ends=ends), fits, None
+        return replace(self, starts=starts, ends=np.where(nulls, starts, ends)), fits, nulls
 
     def is_null(self, nth: int) -> Mask:
         """Which values are the word null."""
@@ -165,36 +186,6 @@ class _Spans:
         return TextBytes(cut(self.content, starts.ravel(), ends.ravel(), pa.string())).content.reshape(
             len(self.begin), -1
         )
-
-
-def _list(value: TemplateValue, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
-    """A column of lists from the text between their brackets."""
-    text = TextBytes(texts)
-    quotes = quoted_texts(value.leaf)
-    if quotes:
-        filled = text.sizes > 0
-        good &= ~filled | ((text.byte(0) == _QUOTE) & (text.byte(-1) == _QUOTE) & (text.sizes > 1))
-        texts = _cut_ends(texts, text, filled)
-    divided = pc.split_pattern(texts, f'"{comma}"' if quotes else comma)
-    sizes = np.where(text.sizes > 0, np.diff(divided.offsets.to_numpy()), 0)
-    elements = divided.flatten()
-    owner = owners(divided)
-    if (empty := text.sizes == 0).any():
-        kept = ~empty[owner]
-        elements, owner = elements.filter(pa.array(kept)), owner[kept]
-    values, vouched = leaf(value.leaf, elements)
-    if vouched is not None:
-        good[owner[~vouched]] = False
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    gaps = texts.is_null() if texts.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=value.node.type, mask=gaps)
-
-
-def _cut_ends(texts: pa.StringArray, text: TextBytes, filled: Mask) -> pa.StringArray:
-    starts = text.starts[:-1] + filled
-    pieces = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
-    return pieces if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), pieces)
 
 
 def _column(column: PayloadColumn, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
@@ -221,7 +212,7 @@ def _built(
 # ---- several templates ----
 
 
-class _Texts:
+class KeyedTexts:
     """A column of texts, and where their keys end."""
 
     def __init__(self, texts: pa.StringArray) -> None:
@@ -230,11 +221,13 @@ class _Texts:
         self._first = np.searchsorted(self._keys, self.bytes.starts)
         self.counts = np.diff(self._first)
 
-    def keys_of(self, index: Numbers, count: int) -> np.ndarray:
-        """The ends of the keys of these texts, which all have the same number of keys."""
-        if len(index) * count == len(self._keys):
-            return self._keys.reshape(-1, count)
-        keys: np.ndarray = self._keys[self._first[index][:, None] + np.arange(count)]
+    def keys_of(self, index: Numbers, pattern: Template) -> np.ndarray:
+        """The ends of the keys of the pattern's values in these texts."""
+        ordinals, behind = pattern.ordinals
+        if pattern.free is None and len(index) * pattern.keys == len(self._keys):
+            return self._keys.reshape(-1, pattern.keys)[:, ordinals]
+        first, next_first = self._first[:-1][index][:, None], self._first[1:][index][:, None]
+        keys: np.ndarray = self._keys[np.where(behind, next_first, first) + ordinals]
         return keys
 
     def text(self, at: int) -> bytes:
@@ -250,6 +243,7 @@ class TemplateMatchers:
         self._limits = limits
         self._ignore = ignore
         self._keep = keep
+        self._parts = NestedValues(limits)
         self._known: list[TemplateMatcher] = []
         self._pause = self._idle = 0
 
@@ -258,11 +252,11 @@ class TemplateMatchers:
         if self._idle:
             self._idle -= 1
             return []
-        column, rest = _Texts(texts), np.ones(len(texts), bool)
+        column, rest = KeyedTexts(texts), np.ones(len(texts), bool)
         matches: dict[TemplateMatcher, TemplateMatch] = {}
         vain = 0
         for matcher in chain(self._known, self._traced(column, rest)):
-            index = np.flatnonzero(rest & (column.counts == matcher.pattern.keys))
+            index = np.flatnonzero(rest & matcher.may_fit(column.counts))
             if not len(index):
                 continue
             if fitting := matcher.fit(column, index):
@@ -277,7 +271,7 @@ class TemplateMatchers:
         self._idle = self._pause
         return list(matches.values())
 
-    def _traced(self, index: _Texts, rest: Mask) -> Iterator[TemplateMatcher]:
+    def _traced(self, index: KeyedTexts, rest: Mask) -> Iterator[TemplateMatcher]:
         """Trace new templates, each from the first text that matches none, while many texts match none."""
         for _ in range(_SAMPLES):
             remain = np.flatnonzero(rest)
@@ -286,5 +280,71 @@ class TemplateMatchers:
             if pattern := trace_template(
                 self._layout, index.text(int(remain[0])), self._limits, self._ignore, self._keep
             ):
-                yield TemplateMatcher(self._layout, pattern)
+                yield TemplateMatcher(self._layout, pattern, self._parts)
             rest[remain[0]] = False  # looked at: the next one is another
+
+
+class NestedValues:
+    """Reads values with objects inside: lists of objects by templates of their own, other JSON as text."""
+
+    def __init__(self, limits: DecodeLimits) -> None:
+        self.checker = JsonChecker(limits)
+        self._limits = limits
+        self._elements: dict[Path, TemplateMatchers] = {}
+
+    def read_lists(self, value: TemplateValue, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
+        """A column of lists of objects from the text between their brackets; those that do not match are not `good`.
+
+        `{"a":1},{"a":2}` is divided at `},{`. If that is inside a string, the pieces do not match either.
+        """
+        element = value.node.children["*"]
+        if value.path not in self._elements:
+            limits = replace(self._limits, depth=self._limits.depth - len(value.path) - 1)
+            self._elements[value.path] = TemplateMatchers(_layout_of(element), limits, False)
+        pieces, owner = _divided(TextBytes(texts), f"}}{comma}{{".encode())
+        structs = pa.nulls(0, element.type)
+        matches = self._elements[value.path].fit(pieces)
+        index = np.concatenate([np.zeros(0, np.int64), *(each.index for each in matches)])
+        if len(index) < len(pieces):
+            unread = np.ones(len(pieces), bool)
+            unread[index] = False
+            good[owner[unread]] = False
+        if matches:
+            fields = list(element.type)
+            structs = pa.concat_arrays([pa.StructArray.from_arrays(each.columns, fields=fields) for each in matches])
+        if len(matches) > 1:
+            structs, index = structs.take(pa.array(np.argsort(index))), np.sort(index)
+        offsets = np.zeros(len(texts) + 1, np.int32)
+        np.cumsum(np.bincount(owner[index], minlength=len(texts)), out=offsets[1:])
+        gaps = texts.is_null() if texts.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), structs, type=value.node.type, mask=gaps)
+
+
+def _divided(texts: TextBytes, seam: bytes) -> tuple[pa.StringArray, Numbers]:
+    """The pieces of texts that are not empty, and the text of each; a seam belongs to both pieces except its middle."""
+    content, size = texts.content, len(seam)
+    seams = (
+        np.flatnonzero(
+            reduce(np.logical_and, (content[at : len(content) - size + 1 + at] == byte for at, byte in enumerate(seam)))
+        )
+        if len(content) >= size
+        else np.zeros(0, np.int64)
+    )
+    owner = np.searchsorted(texts.starts, seams, side="right") - 1
+    inside = seams + size <= texts.starts[1:][owner]
+    seams, owner = seams[inside], owner[inside]
+    filled = np.flatnonzero(texts.sizes)
+    # Both are made of two ascending sequences, which a stable sort merges.
+    starts = np.sort(np.concatenate([texts.starts[:-1][filled], seams + size - 1]), kind="stable")
+    ends = np.sort(np.concatenate([texts.starts[1:][filled], seams + 1]), kind="stable")
+    counts = np.bincount(owner, minlength=len(texts.starts) - 1)[filled] + 1
+    return cut(content, starts, ends, pa.string()), np.repeat(filled, counts)
+
+
+def _layout_of(element: PayloadNode) -> PayloadSchema:
+    """The objects of a list as records."""
+    schema = pa.schema(list(element.type))
+    columns = tuple(
+        PayloadColumn(key, (key,), child, schema.field(at)) for at, (key, child) in enumerate(element.children.items())
+    )
+    return PayloadSchema(schema, columns, element, False, schema)

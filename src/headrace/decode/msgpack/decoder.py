@@ -243,16 +243,16 @@ class _Unpack:
             raise _Wrong(Reason.TRAILING_DATA, f"{len(more.extra)} bytes follow the value") from None
         except msgpack.StackError:
             raise _Wrong(Reason.TOO_DEEP, "values are nested too deeply") from None
-        except UnicodeDecodeError as trouble:
-            raise _Wrong(Reason.ENCODING, f"a text is not UTF-8 at its byte {trouble.start}") from None
-        except (ValueError, TypeError, OverflowError) as trouble:
-            reason = Reason.TYPE if "map key" in str(trouble) else Reason.MALFORMED
-            raise _Wrong(reason, str(trouble) or "not a MessagePack value") from None
+        except UnicodeDecodeError as error:
+            raise _Wrong(Reason.ENCODING, f"a text is not UTF-8 at its byte {error.start}") from None
+        except (ValueError, TypeError, OverflowError) as error:
+            reason = Reason.TYPE if "map key" in str(error) else Reason.MALFORMED
+            raise _Wrong(reason, str(error) or "not a MessagePack value") from None
 
     def _pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         members = dict(pairs)
         if len(members) < len(pairs):
-            raise _Wrong(Reason.DUPLICATE_KEY, "a map has a key twice")
+            raise _Wrong(Reason.DUPLICATE_KEY, "duplicate key in a map")
         if len(members) > self._limits.keys:
             raise _Wrong(Reason.TOO_WIDE, f"a map has {len(members)} keys, the limit is {self._limits.keys}")
         return members
@@ -264,7 +264,7 @@ def _refuse_ext(code: int, data: bytes) -> Any:
 
 def _name(key: Any) -> str:
     if not isinstance(key, str):
-        raise _Wrong(Reason.TYPE, "the key of a field is text")
+        raise _Wrong(Reason.TYPE, "map key is not a string")
     return key
 
 

@@ -100,14 +100,14 @@ def in_path(path: str) -> Mapping[int, MsgpackSchema]:
     try:
         files = sorted(place.glob("*.json")) if place.is_dir() else [place]
         return _in_files(tuple((file, file.stat().st_mtime_ns) for file in files[: _FILES + 1]))
-    except OSError as trouble:
-        raise BadSchemas(f"{place.name} cannot be read ({trouble.strerror})") from None
+    except OSError as error:
+        raise BadSchemas(f"{place.name} cannot be read ({error.strerror})") from None
 
 
 @lru_cache(maxsize=16)
 def _in_files(files: tuple[tuple[Path, int], ...]) -> Mapping[int, MsgpackSchema]:
     if not files or len(files) > _FILES:
-        raise BadSchemas("the folder has no *.json" if not files else f"the folder has more than {_FILES} files")
+        raise BadSchemas("the directory has no *.json" if not files else f"the directory has more than {_FILES} files")
     known: dict[int, MsgpackSchema] = {}
     for file, _ in files:
         for item in _items(file):
@@ -137,7 +137,7 @@ def form_of(item: Any) -> MsgpackSchema:
     """Parse a schema: name and fields, each with a name and a type; raises BadSchemas."""
     name, fields = (item.get("name"), item.get("fields")) if isinstance(item, dict) else (None, None)
     if not isinstance(name, str) or not name or not isinstance(fields, list) or not 0 < len(fields) <= _FIELDS:
-        raise BadSchemas("a schema has a name and a list of fields")
+        raise BadSchemas("schema requires `name` and `fields`")
     columns = tuple(_field(each) for each in fields)
     if len({each.lower() for each, _ in columns}) < len(columns):
         raise BadSchemas("two fields have the same name")
@@ -147,16 +147,17 @@ def form_of(item: Any) -> MsgpackSchema:
 def _field(item: Any) -> tuple[str, pa.DataType]:
     name, kind = (item.get("name"), item.get("type")) if isinstance(item, dict) else (None, None)
     if not isinstance(name, str) or not name or not isinstance(kind, str) or len(kind) > 10_000:
-        raise BadSchemas("a field has a name and a type")
+        raise BadSchemas("field requires `name` and `type`")
     if kind == "json":
         return name, JSON
     try:
         arrow_type = parse_type(kind)
-    except (UsageError, RecursionError) as trouble:
-        raise BadSchemas(f"{name[:100]}: {str(trouble)[:200]}") from None
+    except (UsageError, RecursionError) as error:
+        raise BadSchemas(f"{name[:100]}: {str(error)[:200]}") from None
     if (unsupported := _unsupported(arrow_type)) is not None:
         raise BadSchemas(
-            f"{name[:100]}: MessagePack has no {unsupported}; name what is sent, and give the column its type"
+            f"{name[:100]}: {unsupported} is not a MessagePack type; "
+            "declare the wire type here and the column type in table.columns"
         )
     return name, arrow_type
 

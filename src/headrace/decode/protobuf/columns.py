@@ -114,6 +114,11 @@ class ProtobufColumns:
     # ---- messages ----
 
     def _plain(self, message: Message, frames: Frames, count: int, scope: Scope) -> list[pa.Array]:
+        parts = self._parts(message, frames, scope)
+        return [self._field(field, parts[field.number], count, scope) for field in message.fields]
+
+    def _parts(self, message: Message, frames: Frames, scope: Scope) -> dict[int, dict[int, Occurrences]]:
+        """The occurrences of each field by number and wire type."""
         fields = walk(self.content, frames, self._limits.depth)
         for owner, reason, detail in fields.errors:
             self.reject(scope.rows[owner : owner + 1], reason, f"{scope.prefix}{detail}" if scope.prefix else detail)
@@ -129,7 +134,7 @@ class ProtobufColumns:
                 detail = f"{scope.prefix}{field.name}: wire type {tag & 7}, expected {field.wire} for {field.kind}"
                 self.reject(scope.rows[occurrences.owners], Reason.MALFORMED, detail)
         _apply_oneofs(message, parts)
-        return [self._field(field, parts[field.number], count, scope) for field in message.fields]
+        return parts
 
     def _messages(self, message: Message, frames: Frames, count: int, scope: Scope) -> pa.Array:
         """Messages of a type as the values they stand for."""

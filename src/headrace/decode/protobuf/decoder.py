@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, join_rejects, new_field_stop
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.input import sized
-from headrace.decode.nested import is_json
+from headrace.decode.nested import as_struct, is_json, struct_field
 from headrace.decode.payload import PayloadNode, payload_schema_of
 from headrace.decode.protobuf.columns import ProtobufColumns
 from headrace.decode.protobuf.message_index import indexed
@@ -109,21 +109,41 @@ class ProtobufDecoder:
             message = in_texts(schema.text, schema.references, self._limits.depth).at([0])
         except BadProtobufSchema as bad:
             raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
+        if repeated := self._repeated_name(message):
+            raise UnknownSchema(f"schema {schema.id} cannot be used: {repeated}")
         empty = ProtobufColumns(pa.array([b""], pa.binary()), 0, self._limits, all_defaults=True)
-        natural = empty.read(message, self._layout.root).schema
+        natural = self._read(empty, message).schema
         kinds = pa.schema([(item.name, _stored(item.type)) for item in natural])
         record = pa.Table.from_pylist([{item.name: sample(item.type) for item in kinds}], kinds)
         return message.name, fit_values(record, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+
+    def _read(self, reader: ProtobufColumns, message: Message) -> pa.Table:
+        """The fields of messages in their natural types, nested ones beside the others with `flatten`."""
+        if not self._options.flatten:
+            return reader.read(message, self._layout.root)
+        return flattened(reader.read(message, PayloadNode("skip")))
+
+    def _repeated_name(self, message: Message) -> str:
+        """Why a message cannot be flattened; empty if it can, or is not to be."""
+        if not self._options.flatten:
+            return ""
+        names = Counter(name.lower() for name in flattened_names(message))
+        name = next((name for name, count in names.items() if count > 1), None)
+        return f"two fields of {message.name} have the name '{name}' with flatten" if name else ""
 
     def _groups(self, values: pa.BinaryArray) -> tuple[list[ProtobufGroup], Rejects]:
         kept, at, rejects = sized(values, self._limits, empty=self._options.allow_empty)
         return self._source.groups(kept, at, rejects), rejects
 
     def _decode(self, group: ProtobufGroup, rejects: Rejects) -> Decoded:
+        if repeated := self._repeated_name(group.message):
+            rejects.add_all(group.at, Reason.UNKNOWN_SCHEMA, repeated)
+            none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+            return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
         # New columns and the column with the whole message have defaults, too.
         whole = self._new_field == "evolve" or self._layout.message is not None
         reader = ProtobufColumns(group.values, group.heads, self._limits, all_defaults=whole)
-        natural = reader.read(group.message, self._layout.root)
+        natural = self._read(reader, group.message)
         ignored: Counter[str] = Counter()
         if reader.unknown_fields and self._stores_unknown:
             natural = natural.append_column(UNKNOWN_FIELDS, kept_bytes(reader))
@@ -164,6 +184,33 @@ class ProtobufDecoder:
             elif rows:
                 ignored[name] += len(rows)
         return ignored
+
+
+def flattened(natural: pa.Table) -> pa.Table:
+    """The fields of structs as columns of their own: `a.b` as `a_b`."""
+    columns: dict[str, pa.Array] = {}
+
+    def add(name: str, values: pa.Array) -> None:
+        if not pa.types.is_struct(values.type):
+            columns[name] = values
+            return
+        for field in values.type:
+            add(f"{name}_{field.name}", struct_field(values, field.name))
+
+    whole = as_struct(natural)
+    for field in whole.type:
+        add(field.name, struct_field(whole, field.name))
+    return pa.table(columns)
+
+
+def flattened_names(message: Message, prefix: str = "") -> Iterator[str]:
+    """The names of a message's fields, with nested messages flattened."""
+    for field in message.fields:
+        inner = field.message
+        if inner is None or field.repeated or field.map or inner.meaning != "plain":
+            yield prefix + field.name
+        else:
+            yield from flattened_names(inner, f"{prefix}{field.name}_")
 
 
 def _reduced_to(message: Message, steps: Sequence[str]) -> Message | None:

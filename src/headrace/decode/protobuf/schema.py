@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -135,7 +135,7 @@ class Schema:
 
     def _message(self, descriptor: Descriptor) -> Message:
         if descriptor.full_name not in self._messages:
-            self._messages[descriptor.full_name] = _MessageBuilder(self.depth).message(descriptor, ())
+            self._messages[descriptor.full_name] = MessageBuilder(self.depth).message(descriptor, ())
         return self._messages[descriptor.full_name]
 
 
@@ -221,18 +221,24 @@ def _well_known() -> list[bytes]:
     return [file.SerializeToString() for file in _in_order(files)]
 
 
-class _MessageBuilder:
-    """Builds message types from descriptors; recursive and too large types are errors."""
+class MessageBuilder:
+    """Builds message types from descriptors; recursive and too large types are errors.
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
+    `leaves` are message types that the caller reads itself: they have no fields, and may be recursive.
+    """
+
+    def __init__(self, depth: int, leaves: Collection[str] = ()) -> None:
+        self._depth, self._leaves = depth, leaves
         self._sizes: dict[str, int] = {}
         self._heights: dict[str, int] = {}
         self._messages: dict[str, Message] = {}
 
-    def message(self, descriptor: Any, parents: tuple[str, ...]) -> Message:
+    def message(self, descriptor: Any, parents: tuple[str, ...] = ()) -> Message:
+        """The type of a descriptor inside of its parents; raises BadProtobufSchema."""
         name = descriptor.full_name
         meaning = _MEANINGS.get(name, "plain")
+        if name in self._leaves:
+            return Message(name, ())
         if meaning == "json":
             return Message(name, (), "json", name.rpartition(".")[2])
         if name in parents:

@@ -28,7 +28,7 @@ _GOOGLE_TYPE = re.compile(r"google/type/[a-z_]+\.proto")  # the registry provide
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MAX_BYTES = 16 * 1024 * 1024
 _MAX_FILES = 256
-_PUT_BESIDE = "put it in the folder of the file or in a folder around it"
+_PUT_BESIDE = "put it in the directory of the file or in a directory around it"
 _REGISTER = "register it as a reference of the schema"
 
 
@@ -40,6 +40,25 @@ def in_file(path: str, depth: int) -> Schema:
     file = Path(path)
     status = file.stat()
     return _in_file(file, depth, status.st_mtime_ns, status.st_size)
+
+
+def files_of(path: str) -> list[Path]:
+    """A `.proto` file with all files that it imports from its folder or folders around it, or a descriptor set.
+
+    Raises BadSchema when the file is not a schema, OSError when it cannot be read.
+    """
+    file = Path(path)
+    files = [file]
+
+    def imported_text(name: str) -> str | None:
+        if (path := _import_beside(file, name)) is None:
+            return None
+        files.append(path)
+        return _text(path)
+
+    if file.suffix == ".proto":
+        _with_imports(file.name, _text(file), imported_text, _PUT_BESIDE)
+    return files
 
 
 @lru_cache(maxsize=16)
@@ -105,11 +124,17 @@ def _provided(name: str) -> str | None:
 
 
 def _beside(file: Path, name: str) -> str | None:
-    """The text of an import, from the folder of the importing file or a folder around it."""
+    """The text of an import."""
+    path = _import_beside(file, name)
+    return None if path is None else _text(path)
+
+
+def _import_beside(file: Path, name: str) -> Path | None:
+    """The file of an import, in the folder of the importing file or a folder around it."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.endswith(".proto"):
         raise BadProtobufSchema(f"{file.name}: the import {name[:200]} is not the relative path of a .proto file")
     candidates = (folder / name for folder in file.parents)
-    return next((_text(candidate) for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _text(file: Path) -> str:

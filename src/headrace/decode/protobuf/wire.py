@@ -52,7 +52,7 @@ class Content:
 
         A varint has 7 bits per byte, lowest first; the high bit says that another byte follows. 300 is AC 02:
         `ends` has the high bit of each byte that is the last of a varint, `last` the first of them. The bits up to it
-        are by_tag without the high bits (2C 02) and moved together in three steps: 7 bits to 14, to 28, to 56.
+        are taken without the high bits (2C 02) and moved together in three steps: 7 bits to 14, to 28, to 56.
         """
         words = self.words[at]
         if not (words & np.uint64(0x80)).any():

@@ -89,6 +89,11 @@ class Registry:
         number = response.get("id")
         return self._whole(number if isinstance(number, int) else -1, response)
 
+    def check_response(self) -> None:
+        """Raise RegistryUnreachable or AuthenticationFailed unless the registry responds; any response will do."""
+        status, _ = self._get("/")
+        self._check_credentials(status)
+
     # ---- responses ----
 
     def _fetched(self, id: int) -> Registered:
@@ -150,13 +155,9 @@ class Registry:
     def _ask(self, path: str, unknown: tuple[int, ...] | None) -> dict[str, Any] | None:
         """The response to a GET; None if it is not found, by these error codes or (None) by the status."""
         status, body = self._get(path)
-        if status == 401:
-            raise AuthenticationFailed(
-                f"The schema registry at {self._spec.url} refuses the credentials.",
-                hint="Mend username and password of the registry.",
-            )
+        self._check_credentials(status)
         if status == 403:
-            raise PermissionDenied(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
+            raise PermissionDenied(f"The schema registry at {self._spec.url} denies access to {path}.")
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):
@@ -170,6 +171,13 @@ class Registry:
             raise self._unusable("a response that is not a JSON object")
         return content
 
+    def _check_credentials(self, status: int) -> None:
+        if status == 401:
+            raise AuthenticationFailed(
+                f"The schema registry at {self._spec.url} rejects the credentials.",
+                hint="Check `registry.username` and `registry.password`.",
+            )
+
     def _get(self, path: str) -> tuple[int, bytes]:
         parts = urlsplit(self._spec.url)
         target = f"{parts.path}{path}"
@@ -182,13 +190,13 @@ class Registry:
                 body = response.read(_ANSWER + 1)
                 if late.is_set():
                     raise TimeoutError("timed out")
-        except (OSError, HTTPException, ValueError) as trouble:
-            why = str(trouble) or type(trouble).__name__
+        except (OSError, HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
             raise RegistryUnreachable(
-                f"The schema registry at {self._spec.url} does not answer: {why[:200]}."
+                f"The schema registry at {self._spec.url} does not respond: {why[:200]}."
             ) from None
         if len(body) > _ANSWER:
-            raise UnknownSchema(f"the registry's answer to {path[:100]} is larger than {_ANSWER} bytes")
+            raise UnknownSchema(f"the registry's response to {path[:100]} is larger than {_ANSWER} bytes")
         return response.status, body
 
     @property
@@ -215,14 +223,14 @@ class Registry:
             return headers
         try:
             password = self._spec.password.reveal() if self._spec.password else ""
-        except BadReference as trouble:
-            raise AuthenticationFailed(trouble.message, hint=trouble.hint) from None
+        except BadReference as error:
+            raise AuthenticationFailed(error.message, hint=error.hint) from None
         return headers | {"Authorization": f"Basic {b64encode(f'{self._spec.username}:{password}'.encode()).decode()}"}
 
     def _unusable(self, seen: str) -> RegistryUnreachable:
         return RegistryUnreachable(
-            f"What is at {self._spec.url} does not answer as a schema registry does: {seen}.",
-            hint="Look whether the url has the path of Confluent's API.",
+            f"{self._spec.url} is not a Confluent-compatible schema registry: {seen}.",
+            hint="Check the path of `registry.url`.",
         )
 
 

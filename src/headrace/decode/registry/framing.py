@@ -37,10 +37,12 @@ def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     long, marked = _framed(texts)
     for row in np.flatnonzero(~long).tolist():
         size = texts.starts[row + 1] - texts.starts[row]
-        rejects.add(int(at[row]), Reason.FRAMING, f"a frame has {HEAD} bytes, saw {size}")
+        rejects.add(
+            int(at[row]), Reason.FRAMING, f"value has {size} bytes; expected a magic byte and a 4-byte schema id"
+        )
     for row in np.flatnonzero(long & ~marked).tolist():
-        size = texts.content[texts.starts[row]]
-        rejects.add(int(at[row]), Reason.FRAMING, f"a frame begins with byte 0, saw {size}")
+        first = texts.content[texts.starts[row]]
+        rejects.add(int(at[row]), Reason.FRAMING, f"expected magic byte 0, saw {first}")
     if not (long & marked).all():
         valid = long & marked
         values, at = values.filter(pa.array(valid)), at[valid]

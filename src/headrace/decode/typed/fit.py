@@ -7,6 +7,7 @@ The rules are those of JSON's exact path.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import LIMITS, Decoded, DecodeLimits, NewField, Rejects, new_field_stop, too_many
 from headrace.decode.byte_scan import Mask, Numbers
+from headrace.decode.coercion import coerced_leaf, unquoted
 from headrace.decode.inference import (
     JSON,
     Structure,
@@ -33,7 +35,6 @@ from headrace.decode.nested import (
     ODD,
     as_struct,
     is_json,
-    is_list,
     is_there,
     list_elements,
     map_items,
@@ -48,7 +49,7 @@ from headrace.decode.typed.convert import as_python, converted, why
 from headrace.decode.typed.maps import check_maps
 from headrace.decode.typed.text import as_json
 from headrace.reasons import MISFITS, Reason
-from headrace.spec.types import type_name
+from headrace.spec.types import is_list, type_name
 
 
 def fit_values(
@@ -317,6 +318,8 @@ class _Fit:
             return values if text else as_json(values)
         if pa.types.is_null(values.type):
             return pa.nulls(len(values), node.type)
+        if node.coerce:
+            return self._coerced(values, node, rows, live, where, text)
         if node.kind == "object":
             return self._object(values, node, rows, live, where)
         if node.kind == "list":
@@ -368,6 +371,16 @@ class _Fit:
             None if is_null else begin for is_null, begin in zip((~is_there(values)).tolist(), offsets, strict=False)
         ]
         return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, map_values, type=node.type)
+
+    def _coerced(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str, text: bool) -> Any:
+        """Values of a coerced leaf; `text`: they are JSON text."""
+        if pa.types.is_string(node.type):
+            is_plain = pa.types.is_string(values.type) and not text
+            return values if is_plain else unquoted(values if text else as_json(values), rows, where, self.refuse)
+        if text:
+            return coerced_leaf(values, node, rows, where, self.refuse)
+        unit = node.coerce if pa.types.is_integer(values.type) else ""
+        return self._leaf(values, replace(node, coerce="", unit=unit), rows, live, where)
 
     def _leaf(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         column = converted(values, node)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.byte_scan import Numbers
-from headrace.decode.nested import is_list, list_elements, map_items, map_keys, struct_field
+from headrace.decode.nested import list_elements, map_items, map_keys, struct_field
 from headrace.reasons import Reason
+from headrace.spec.types import is_list
 
 Refuse = Callable[[Numbers, Reason, str], None]  # records, reason, detail
 
@@ -35,10 +36,10 @@ def check_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where
 
 def _check(keys: pa.Array, owner: Numbers, rows: Numbers, most: int, refuse: Refuse, where: str) -> None:
     pairs = pa.table({"owner": pa.array(owner), "key": keys})
-    found = pairs.group_by(["owner", "key"]).aggregate([([], "count_all")])
-    twice = found.filter(pc.greater(found["count_all"], 1))["owner"].to_numpy()
+    grouped = pairs.group_by(["owner", "key"]).aggregate([([], "count_all")])
+    twice = grouped.filter(pc.greater(grouped["count_all"], 1))["owner"].to_numpy()
     if len(twice):
-        refuse(rows[twice], Reason.DUPLICATE_KEY, f"{where} has a key twice")
+        refuse(rows[twice], Reason.DUPLICATE_KEY, f"{where} has a duplicate key")
     counts = np.bincount(owner, minlength=len(rows))
     for at in np.flatnonzero(counts > most).tolist():
         refuse(rows[at : at + 1], Reason.TOO_WIDE, f"{where} has {counts[at]} keys, the limit is {most}")

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from headrace.decode import nested
 from headrace.decode.byte_scan import bools
 from headrace.engine import duck
+from headrace.spec.types import is_list
 
 
 def as_json(values: pa.Array) -> pa.Array:
@@ -48,7 +49,7 @@ def _speakable(values: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         inner = [_speakable(nested.struct_field(values, item.name)) for item in kind]
         return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~nested.is_there(values)))
-    if nested.is_list(kind):
+    if is_list(kind):
         inner, owner = nested.list_elements(values)
         return pa.ListArray.from_arrays(
             nested.offsets_of(values, owner), _speakable(inner), mask=pa.array(~nested.is_there(values))

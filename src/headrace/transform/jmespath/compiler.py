@@ -28,8 +28,8 @@ from headrace.transform.jmespath.vector import (
     Loose,
     MessageColumnRef,
     NotInSql,
+    PathStep,
     SqlVector,
-    Step,
     cast,
     equal,
     exists,
@@ -66,7 +66,7 @@ class Compiler:
         vector = self._value(tree)
         return self._as(vector, json_type_for(kind)) if isinstance(vector, Loose) else vector
 
-    def _direct(self, path: tuple[Step, ...]) -> SqlVector | None:
+    def _direct(self, path: tuple[PathStep, ...]) -> SqlVector | None:
         """A column, or a part of it, unchanged: its type may differ from the message's."""
         for column in self.columns:
             if path[: len(column.path)] == column.path:
@@ -97,7 +97,7 @@ class Compiler:
 
     # ---- paths ----
 
-    def _place(self, path: tuple[Step, ...]) -> SqlVector | Loose:
+    def _place(self, path: tuple[PathStep, ...]) -> SqlVector | Loose:
         if not path:
             raise NotInSql("the whole message")
         for column in self.columns:
@@ -107,24 +107,26 @@ class Compiler:
             raise NotInSql("an object that columns know in parts")
         return self._unknown(path)
 
-    def _unknown(self, path: tuple[Step, ...]) -> SqlVector | Loose:
+    def _unknown(self, path: tuple[PathStep, ...]) -> SqlVector | Loose:
         if self.open and path[0] not in self.skipped:
             return SqlVector("NULL", NULL)
         return self._cut(path)
 
-    def _cut(self, path: tuple[Step, ...]) -> Loose:
+    def _cut(self, path: tuple[PathStep, ...]) -> Loose:
         where = message_path(path)
         nth = self.places.setdefault(where, len(self.places) + 1)
         return Loose(f"cuts[{nth}]")
 
-    def _inside(self, column: MessageColumnRef, rest: tuple[Step, ...], path: tuple[Step, ...]) -> SqlVector | Loose:
+    def _inside(
+        self, column: MessageColumnRef, rest: tuple[PathStep, ...], path: tuple[PathStep, ...]
+    ) -> SqlVector | Loose:
         vector = self._below(column.sql, column.type, rest)
         if not column.unchanged or vector is None:
             empty = column.unchanged and self.open and not meets_map(column.type, rest)
             return SqlVector("NULL", NULL) if empty else self._cut(path)
         return self._plain(*vector) or self._cut(path)
 
-    def _below(self, sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
+    def _below(self, sql: str, kind: pa.DataType, rest: tuple[PathStep, ...]) -> tuple[str, pa.DataType] | None:
         """A path inside a column; NULL if the type does not have it, None if the message must be read.
 
         Fields of objects are read as columns of their own, so that DuckDB does not read the whole object.
@@ -257,11 +259,11 @@ class Compiler:
         return f"({whole} * {factor})", (*number.sure, near)
 
     def _iso8601(self, factor: int) -> Callable[[list[Node]], SqlVector]:
-        def made(arguments: list[Node]) -> SqlVector:
+        def compile_call(arguments: list[Node]) -> SqlVector:
             micros, sure = self._micros(arguments, factor)
             return SqlVector(iso8601_sql(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", factor), TEXT, sure)
 
-        return made
+        return compile_call
 
     def _nanos(self, arguments: list[Node]) -> SqlVector:
         number = self._number(arguments[0])
@@ -315,11 +317,11 @@ class Compiler:
         raise NotInSql("what it contains")
 
     def _texts(self, sql: str) -> Callable[[list[Node]], SqlVector]:
-        def made(arguments: list[Node]) -> SqlVector:
+        def compile_call(arguments: list[Node]) -> SqlVector:
             one, two = (self._vector(each, TEXT) for each in arguments)
             return SqlVector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, exists(one), exists(two)))
 
-        return made
+        return compile_call
 
     def _join(self, arguments: list[Node]) -> SqlVector:
         glue, parts = self._vector(arguments[0], TEXT), self._value(arguments[1])
@@ -344,11 +346,11 @@ class Compiler:
         return SqlVector(f"CASE WHEN {vector.sql} IS NULL THEN 'null' ELSE '{name}' END", TEXT, vector.sure)
 
     def _rounded(self, sql: str) -> Callable[[list[Node]], SqlVector]:
-        def made(arguments: list[Node]) -> SqlVector:
+        def compile_call(arguments: list[Node]) -> SqlVector:
             number = self._number(arguments[0])
             return SqlVector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, exists(number)))
 
-        return made
+        return compile_call
 
 
 _HANDLERS: dict[str, Callable[[Compiler, Node], SqlVector]] = {
@@ -361,9 +363,9 @@ _HANDLERS: dict[str, Callable[[Compiler, Node], SqlVector]] = {
 }
 _FUNCTIONS: dict[str, Callable[[Compiler, list[Any]], SqlVector]] = {
     "substr": Compiler._substr,
-    "epoch_seconds_to_iso8601": lambda self, given: self._iso8601(1_000_000)(given),
-    "epoch_millis_to_iso8601": lambda self, given: self._iso8601(1_000)(given),
-    "epoch_micros_to_iso8601": lambda self, given: self._iso8601(1)(given),
+    "epoch_seconds_to_iso8601": lambda self, arguments: self._iso8601(1_000_000)(arguments),
+    "epoch_millis_to_iso8601": lambda self, arguments: self._iso8601(1_000)(arguments),
+    "epoch_micros_to_iso8601": lambda self, arguments: self._iso8601(1)(arguments),
     "epoch_nanos_to_iso8601": Compiler._nanos,
     "epoch_millis_to_micro": Compiler._micro,
     "now_epoch_seconds": Compiler._seconds_now,
@@ -371,12 +373,12 @@ _FUNCTIONS: dict[str, Callable[[Compiler, list[Any]], SqlVector]] = {
     "to_number": Compiler._to_number,
     "length": Compiler._length,
     "contains": Compiler._contains,
-    "starts_with": lambda self, given: self._texts("starts_with")(given),
-    "ends_with": lambda self, given: self._texts("ends_with")(given),
+    "starts_with": lambda self, arguments: self._texts("starts_with")(arguments),
+    "ends_with": lambda self, arguments: self._texts("ends_with")(arguments),
     "join": Compiler._join,
     "not_null": Compiler._not_null,
     "type": Compiler._type,
-    "abs": lambda self, given: self._rounded("abs")(given),
-    "ceil": lambda self, given: self._rounded("ceil")(given),
-    "floor": lambda self, given: self._rounded("floor")(given),
+    "abs": lambda self, arguments: self._rounded("abs")(arguments),
+    "ceil": lambda self, arguments: self._rounded("ceil")(arguments),
+    "floor": lambda self, arguments: self._rounded("floor")(arguments),
 }

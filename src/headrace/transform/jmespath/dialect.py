@@ -295,29 +295,29 @@ class JmespathFunctions(Functions):  # type: ignore[misc]
 
     @signature({"types": ["string"]}, _NUMBER, _NUMBER)  # type: ignore[untyped-decorator]
     def _func_substr(self, text: str, skip: float, take: float) -> str:
-        start, count = max(0, is_whole(skip)), max(0, is_whole(take))
+        start, count = max(0, truncated_to_int64(skip)), max(0, truncated_to_int64(take))
         return text[start : start + count]
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_seconds_to_iso8601(self, count: float) -> str:
-        return iso8601(is_whole(count) * 1_000_000_000)
+        return iso8601(truncated_to_int64(count) * 1_000_000_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_millis_to_iso8601(self, count: float) -> str:
-        return iso8601(is_whole(count) * 1_000_000)
+        return iso8601(truncated_to_int64(count) * 1_000_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_micros_to_iso8601(self, count: float) -> str:
-        return iso8601(is_whole(count) * 1_000)
+        return iso8601(truncated_to_int64(count) * 1_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_nanos_to_iso8601(self, count: float) -> str:
-        nanos = is_whole(count)
+        nanos = truncated_to_int64(count)
         return iso8601(abs(nanos) // 1_000 * (1_000 if nanos >= 0 else -1_000))
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_millis_to_micro(self, count: float) -> int:
-        micros = is_whole(count) * 1_000
+        micros = truncated_to_int64(count) * 1_000
         if not -_INT64 <= micros < _INT64:
             raise Failed(f"{count} milliseconds are more microseconds than 64 bits hold")
         return micros
@@ -409,7 +409,7 @@ def _bounded(text: str) -> str:
     return text
 
 
-def is_whole(number: float) -> int:
+def truncated_to_int64(number: float) -> int:
     """A number truncated to 64 bits through a double, as KDI's functions do."""
     cut = int(float(number))
     return max(-_INT64, min(cut, _INT64 - 1))

@@ -61,7 +61,7 @@ def _with_result(have: PlacedResult, result: PlacedResult, on_null: str, target:
         return result
     if have.type != result.type:
         raise UsageError(
-            f"jmespath {target}: the result is {result.type}, the message's own value {have.type}.",
-            hint="Say on_null: drop or null, or declare the column.",
+            f"jmespath {target}: the result is {result.type}, the existing value is {have.type}.",
+            hint="Set `on_null` to drop or null, or declare the column.",
         )
     return PlacedResult(f"coalesce({result.sql}, {have.sql})", have.type)

@@ -75,11 +75,11 @@ class Queries:
 
     def add(self, source: str, target: pa.Field | None) -> CompiledQuery:
         """Add an expression; its result has the target's type, else the inferred one."""
-        query = self._envelope(source, target) if source in dialect.KAFKA else self._expression(source, target)
+        query = self._record_column(source, target) if source in dialect.KAFKA else self._expression(source, target)
         self.compiled.append(query)
         return query
 
-    def _envelope(self, source: str, target: pa.Field | None) -> CompiledQuery:
+    def _record_column(self, source: str, target: pa.Field | None) -> CompiledQuery:
         natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
         item = target or pa.field("", natural)
         return CompiledQuery(source, item, None, _reader(_with_unit(_bare(item), source)))
@@ -98,24 +98,24 @@ class Queries:
         return CompiledQuery(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
     def run(
-        self, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
+        self, rows: pa.Table, records: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
     ) -> list[tuple[pa.Array, Failures]]:
         """Values of every expression over all rows, and failures; rows of one record have the same values.
 
         `repeated_bytes`: limit of one value in all rows of its record together.
         """
         if self._record is None:
-            return self._run(rows, envelopes, now)
+            return self._run(rows, records, now)
         whole = _whole(rows.column(self._record))
         numbers, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
-        records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(numbers))
-        answers = self._run(records, envelopes.take(pa.array(first)), now)
+        distinct_rows = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(numbers))
+        answers = self._run(distinct_rows, records.take(pa.array(first)), now)
         return [_of_rows(*result, owner, repeated_bytes) for result in answers]
 
-    def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
+    def _run(self, rows: pa.Table, records: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         columns = self._sql_columns(rows)
         result = self._sql_results(rows, columns, now) if self._computed else None
-        parts = [self._part(nth, query, result, envelopes, columns) for nth, query in enumerate(self.compiled)]
+        parts = [self._part(nth, query, result, records, columns) for nth, query in enumerate(self.compiled)]
         open_ = [part for part in parts if part.unsure.any()]
         if open_:
             records = _Records(rows, self._columns, now)
@@ -131,14 +131,14 @@ class Queries:
         nth: int,
         query: CompiledQuery,
         result: pa.Table | None,
-        envelopes: pa.Table,
+        records: pa.Table,
         columns: Mapping[str, pa.ChunkedArray],
     ) -> _Part:
-        count = len(envelopes)
+        count = len(records)
         if query.vector and query.copied:
             return _Part(query, *_fitted(_whole(columns[query.vector.sql]), query.column))
         if query.source in dialect.KAFKA:
-            natural = _envelope_values(envelopes, query.source)
+            natural = _record_values(records, query.source)
             return _Part(query, *_fitted(natural, query.column), natural)
         if query.vector is None or result is None:
             return _Part(query, pa.nulls(count, query.field.type), np.ones(count, bool))
@@ -374,8 +374,8 @@ def _reader(item: pa.Field) -> Callable[[Any], Any]:
     return read
 
 
-def _envelope_values(envelopes: pa.Table, source: str) -> pa.Array:
-    values = _whole(envelopes.column(dialect.KAFKA[source]))
+def _record_values(records: pa.Table, source: str) -> pa.Array:
+    values = _whole(records.column(dialect.KAFKA[source]))
     if source == "kafka.timestamp":
         return values.cast(pa.int64())
     return pc.fill_null(values, -1) if source == "kafka.timestamp_type" else values

@@ -14,7 +14,7 @@ BOOLEAN, LONG, DOUBLE, TEXT, NULL = pa.bool_(), pa.int64(), pa.float64(), pa.str
 SURE_WHOLE = 1 << 51  # whole numbers up to here are the same as doubles, and no two of them nearly equal
 EXACT = 1 << 53  # whole numbers up to here are the same as doubles
 
-Step = str | int  # part of a path: an object's key or an array's index
+PathStep = str | int  # part of a path: an object's key or an array's index
 
 
 class NotInSql(Exception):
@@ -51,7 +51,7 @@ class MessageColumnRef:
     unchanged: bool = True  # False: the value differs from the message's (a default, JSON text)
 
 
-def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
+def meets_map(kind: pa.DataType, rest: tuple[PathStep, ...]) -> bool:
     """Whether a path leads into a map."""
     for step in rest:
         if pa.types.is_struct(kind) and isinstance(step, str) and (at := kind.get_field_index(step)) >= 0:
@@ -63,7 +63,7 @@ def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
     return bool(pa.types.is_map(kind))
 
 
-def path_of(node: Node) -> tuple[Step, ...] | None:
+def path_of(node: Node) -> tuple[PathStep, ...] | None:
     """The keys and indices of a path into the message; None if the expression is more than a path."""
     match node["type"]:
         case "current" | "identity":
@@ -84,14 +84,14 @@ def faithful(kind: pa.DataType) -> bool:
     return bool(kind in (BOOLEAN, TEXT) or pa.types.is_signed_integer(kind))
 
 
-def message_path(path: tuple[Step, ...]) -> str:
+def message_path(path: tuple[PathStep, ...]) -> str:
     """The path in DuckDB's syntax; raises NotInSql."""
     if any(isinstance(step, str) and (not step or set('"*\\\0') & set(step)) for step in path):
         raise NotInSql("a key that is no part of a path")
     return "$" + "".join(_json_step(step) for step in path)
 
 
-def _json_step(step: Step) -> str:
+def _json_step(step: PathStep) -> str:
     if isinstance(step, str):
         return f".{quote(step)}"
     return f"[{step}]" if step >= 0 else f"[#{step}]"
@@ -127,9 +127,9 @@ def same_kind(vector: SqlVector, kind: pa.DataType) -> SqlVector:
     return replace(vector, sql=f"CAST({vector.sql} AS DOUBLE)", kind=kind).when(exact_vector(vector))
 
 
-def json_kind_of(*made: SqlVector) -> pa.DataType:
+def json_kind_of(*vectors: SqlVector) -> pa.DataType:
     """The first type that is not NULL."""
-    return next((each.kind for each in made if each.kind != NULL), NULL)
+    return next((each.kind for each in vectors if each.kind != NULL), NULL)
 
 
 def exact_vector(vector: SqlVector) -> str:

@@ -16,7 +16,7 @@ from headrace.decode.payload import node_of
 from headrace.decode.payload_field import PayloadField, payload_field
 from headrace.engine import duck
 from headrace.errors import UsageError
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 from headrace.transform.sql.spark_sql import translated
 
 CURRENT_DEFAULT = b"CURRENT_DEFAULT"
@@ -33,7 +33,7 @@ def default_text(column: pa.Field) -> str | None:
         return None
     try:
         return _evaluated(text, column.type)
-    except (Refused, UsageError) as refused:
+    except (ExpressionNotAllowed, UsageError) as refused:
         raise UsageError(
             f"column '{column.name}' has the DEFAULT {text[:_SHOWN]}, which cannot be evaluated: {refused.message}.",
             hint="Set the column in the transform (set), or declare it with a default.",

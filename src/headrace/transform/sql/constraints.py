@@ -17,7 +17,7 @@ from headrace.delta.snapshot import TableState
 from headrace.errors import TableFeature, UsageError
 from headrace.spec import TableSpec
 from headrace.transform.sql.expression import check_sql, columns_in
-from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.parser import ExpressionNotAllowed
 from headrace.transform.sql.spark_sql import translated
 from headrace.transform.steps import Transform, WhereStep
 
@@ -74,7 +74,7 @@ def violations(
         table = pa.Table.from_arrays([rows[name] for name, _ in each.columns], [name for _, name in each.columns])
         table = table if each.columns else rows.select(rows.column_names[:1])
         seen = _where(each.sql).apply(table, envelopes, _NO_CLOCK)
-        failed = np.array(seen.rejects.index, np.int64)
+        failed = seen.rejects.columns.index
         yield str(each), np.sort(np.concatenate([seen.filtered.to_numpy(), failed]))
 
 
@@ -135,8 +135,8 @@ def _read(
     try:
         translation = translated(text, columns, generated)
         if translation.type != pa.bool_():
-            raise Refused("a result that is not a boolean")
-    except Refused as refused:
+            raise ExpressionNotAllowed("a result that is not a boolean")
+    except ExpressionNotAllowed as refused:
         raise _Unknown(name, f"unsupported: {refused.message.removesuffix(' in it').removesuffix(',')}") from None
     if scd2_columns := sorted({*translation.columns} & {*history}):
         raise _Unknown(name, f"it reads {scd2_columns[0]}, which only a merge sets")

@@ -15,8 +15,8 @@ from headrace.errors import did_you_mean
 from headrace.spec.units import regex_error
 from headrace.transform.sql import allow_list
 from headrace.transform.sql.parser import (
+    ExpressionNotAllowed,
     Node,
-    Refused,
     called,
     fragment,
     is_clock,
@@ -42,12 +42,12 @@ def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...
     """Errors of an expression; empty if it is valid. Without columns, any name may be a column."""
     try:
         tree = parse_sql(text)
-    except Refused as refused:
+    except ExpressionNotAllowed as refused:
         return (refused.message,)
-    findings = dict.fromkeys(_problems(tree))
+    problems = dict.fromkeys(_problems(tree))
     if columns is not None:
-        findings.update(dict.fromkeys(_unknown(tree, columns)))
-    return tuple(findings)
+        problems.update(dict.fromkeys(_unknown(tree, columns)))
+    return tuple(problems)
 
 
 def columns_in(text: str) -> frozenset[str]:
@@ -62,7 +62,7 @@ def bind_parameters(text: str, bind: Bind, now: str) -> str:
     """
     tree = parse_sql(text)
     if problems := tuple(_problems(tree)):
-        raise Refused(problems[0])
+        raise ExpressionNotAllowed(problems[0])
     return write(_bound(tree, bind, now, frozenset()))
 
 
@@ -82,7 +82,7 @@ def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
 
 
 def _read_right(node: Node) -> Node:
-    """A cast to decimal of a text without exponent: DuckDB reads exponents wrongly."""
+    """A cast to decimal of the digits of a text or number: DuckDB casts exponents and doubles incorrectly."""
     if node["class"] != "CAST" or node["type_expr"]["type_name"].lower() not in ("dec", "decimal", "numeric"):
         return node
     child = node["child"]
@@ -156,7 +156,7 @@ def _suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def _problems(tree: Node) -> Iterator[str]:
-    yield from _findings(tree, 0)
+    yield from _node_problems(tree, 0)
     if _growth(tree) > allow_list.GROWTH:
         yield f"replacements can make a text more than {allow_list.GROWTH} times longer"
 
@@ -177,37 +177,37 @@ def _text(node: Node) -> str:
     return str(node["literal"]["text"]) if node["class"] == "CONSTANT" else ""
 
 
-def _findings(node: Node, lambdas: int) -> Iterator[str]:
+def _node_problems(node: Node, lambdas: int) -> Iterator[str]:
     kind = node["class"]
     if kind not in allow_list.CLASSES:
         yield f"{allow_list.REFUSED.get(kind, kind.lower())} is not allowed"
         return
     if kind == "LAMBDA":
-        yield from _lambda_findings(node, lambdas)
+        yield from _lambda_problems(node, lambdas)
         return
-    if judge := _JUDGES.get(kind):
-        yield from judge(node)
+    if rule := _RULES.get(kind):
+        yield from rule(node)
     for child in sql_children(node):
-        yield from _findings(child, lambdas)
+        yield from _node_problems(child, lambdas)
 
 
-def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
+def _lambda_problems(node: Node, lambdas: int) -> Iterator[str]:
     if is_lambda(node):
         if lambdas == DEEPEST_LAMBDA:
             yield f"lambdas are nested deeper than {DEEPEST_LAMBDA}"
         if ROW in parameter_names(node):
             yield f"the name {ROW} is reserved and not allowed as a lambda parameter"
-        yield from _findings(node["expr"], lambdas + 1)
+        yield from _node_problems(node["expr"], lambdas + 1)
         return
     # `a -> 'b' ->> 'c'` is `a -> ('b' ->> 'c')` to DuckDB, which is never intended.
     right = node["expr"]
     if right["class"] == "LAMBDA" or (right["class"] == "FUNCTION" and right["is_operator"]):
-        yield "what follows -> must be one path or key: put parentheses around the part before, (a -> 'b') ->> 'c'"
+        yield "the right operand of -> must be a single path or key: use parentheses, (a -> 'b') ->> 'c'"
     for child in (node["lhs"], right):
-        yield from _findings(child, lambdas)
+        yield from _node_problems(child, lambdas)
 
 
-def _function_findings(node: Node) -> Iterator[str]:
+def _function_problems(node: Node) -> Iterator[str]:
     name = node["function_name"].lower()
     if node["schema"] or node["catalog"]:
         yield f"'{'.'.join(node['qualified_name']['path'])}' is a qualified function: write {name}(…)"
@@ -219,10 +219,10 @@ def _function_findings(node: Node) -> Iterator[str]:
         yield f"the function {name} is not allowed" + (f": {why}" if why else _suggestion(name, allow_list.NAMES))
     if node["filter"] or node["distinct"] or node["order_bys"]["orders"] or node["export_state"]:
         yield f"{name}: DISTINCT, FILTER and ORDER BY are not allowed"
-    yield from _argument_findings(name, node)
+    yield from _argument_problems(name, node)
 
 
-def _argument_findings(name: str, node: Node) -> Iterator[str]:
+def _argument_problems(name: str, node: Node) -> Iterator[str]:
     arguments = [argument["expression"] for argument in node["arguments"]]
     place = allow_list.BOUNDED.get(name)
     if place is not None and not (len(arguments) > place and _is_width(arguments[place])):
@@ -231,14 +231,14 @@ def _argument_findings(name: str, node: Node) -> Iterator[str]:
     if place is not None and len(arguments) > place and arguments[place]["class"] != "CONSTANT":
         yield f"{name}: the replacement must be a literal, not an expression"
     if name.startswith("regexp_") and name != "regexp_escape" and len(arguments) > 1:
-        yield from _pattern_findings(name, arguments[1])
+        yield from _pattern_problems(name, arguments[1])
     if name in ("list_transform", "list_apply", "list_filter"):
         for argument in arguments:
             if argument["class"] == "LAMBDA" and not is_lambda(argument):
                 yield f"{name}: write the lambda as 'lambda x: …', not 'x -> …'"
 
 
-def _pattern_findings(name: str, pattern: Node) -> Iterator[str]:
+def _pattern_problems(name: str, pattern: Node) -> Iterator[str]:
     if pattern["class"] == "CONSTANT" and (error := regex_error(_text(pattern), python=False)):
         yield f"{name}: {error}"
 
@@ -248,19 +248,19 @@ def _is_width(node: Node) -> bool:
     return literal.get("kind") == "INTEGER" and 0 <= int(literal["text"]) <= allow_list.WIDEST
 
 
-def _operator_findings(node: Node) -> Iterator[str]:
+def _operator_problems(node: Node) -> Iterator[str]:
     if node["type"] not in allow_list.OPERATORS:
         yield f"{allow_list.REFUSED.get(node['type'], node['type'].lower())} is not allowed"
 
 
-def _type_findings(node: Node) -> Iterator[str]:
+def _type_problems(node: Node) -> Iterator[str]:
     name = node["type_name"].lower()
     if node["schema"] or node["catalog"] or name not in allow_list.TYPES:
         yield f"the type {name} is not allowed"
 
 
-_JUDGES: dict[str, Callable[[Node], Iterator[str]]] = {
-    "FUNCTION": _function_findings,
-    "OPERATOR": _operator_findings,
-    "TYPE": _type_findings,
+_RULES: dict[str, Callable[[Node], Iterator[str]]] = {
+    "FUNCTION": _function_problems,
+    "OPERATOR": _operator_problems,
+    "TYPE": _type_problems,
 }

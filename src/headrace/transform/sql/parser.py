@@ -27,29 +27,29 @@ _CONNECTIVES = frozenset({"and", "or", "not", "is", "null", "in", "like", "ilike
 Node = dict[str, Any]
 
 
-class Refused(UsageError):
+class ExpressionNotAllowed(UsageError):
     """The text is not a valid expression."""
 
 
 @lru_cache(maxsize=1024)
 def parse_sql(text: str) -> Node:
-    """The tree of exactly one expression, which must not be changed; raises Refused."""
+    """The tree of exactly one expression, which must not be changed; raises ExpressionNotAllowed."""
     if len(text.encode("utf-8", "replace")) > LONGEST:
-        raise Refused(f"the expression is longer than {LONGEST} bytes")
+        raise ExpressionNotAllowed(f"the expression is longer than {LONGEST} bytes")
     if "\0" in text:
-        raise Refused("the expression has a NUL character")
+        raise ExpressionNotAllowed("the expression has a NUL character")
     if not text.strip():
-        raise Refused("the expression is empty")
+        raise ExpressionNotAllowed("the expression is empty")
     # The text must parse to the same tree with and without parentheses: `a) + (b`, `a;` and `a AS b` do not.
     try:
         bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
-    except Refused as refused:
+    except ExpressionNotAllowed as refused:
         hint = _quoting(text) if "syntax" in refused.facts else ""
-        raise Refused(refused.message + hint) from None
+        raise ExpressionNotAllowed(refused.message + hint) from None
     if _depth(bare) > DEEPEST:
-        raise Refused(f"the expression is nested deeper than {DEEPEST}")
+        raise ExpressionNotAllowed(f"the expression is nested deeper than {DEEPEST}")
     if write(bare) != write(closed):
-        raise Refused("the text is not one expression")
+        raise ExpressionNotAllowed("the text is not one expression")
     return bare
 
 
@@ -58,7 +58,7 @@ def _serialized(statement: str) -> str:
     try:
         result = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
     except Exception as error:  # the text cannot be encoded (a lone surrogate)
-        raise Refused(f"cannot parse the expression: {first_line(error)}") from error
+        raise ExpressionNotAllowed(f"cannot parse the expression: {first_line(error)}") from error
     return str(result["tree"][0].as_py())
 
 
@@ -66,21 +66,21 @@ def _selected(statement: str) -> Node:
     try:
         tree = json.loads(_serialized(statement))
     except RecursionError:
-        raise Refused(f"the expression is nested deeper than {DEEPEST}") from None
+        raise ExpressionNotAllowed(f"the expression is nested deeper than {DEEPEST}") from None
     if tree["error"]:
         raise _syntax(tree)
     if len(tree["statements"]) != 1:
-        raise Refused("the text is more than one statement")
+        raise ExpressionNotAllowed("the text is more than one statement")
     return _only_expression(tree["statements"][0]["node"])
 
 
-def _syntax(tree: Node) -> Refused:
+def _syntax(tree: Node) -> ExpressionNotAllowed:
     message = str(tree["error_message"])
     if message.startswith("Only SELECT"):
-        return Refused("the text is more than one statement")
+        return ExpressionNotAllowed("the text is more than one statement")
     if "depth" in message:
-        return Refused(f"the expression is nested deeper than {DEEPEST}")
-    return Refused(f"not an SQL expression: {message}", syntax=message)
+        return ExpressionNotAllowed(f"the expression is nested deeper than {DEEPEST}")
+    return ExpressionNotAllowed(f"not an SQL expression: {message}", syntax=message)
 
 
 def _quoting(text: str) -> str:
@@ -89,7 +89,7 @@ def _quoting(text: str) -> str:
     for chosen in [*([word] for word in words), [word for word in words if word[1].lower() not in _CONNECTIVES]]:
         if chosen and _reads(_quoted(text, chosen)):
             named = " and ".join(dict.fromkeys(f'"{word}"' for _, word in chosen))
-            return f"; if a column is meant that is named like a word of SQL, quote it as {named}"
+            return f"; to use a column named like an SQL keyword, quote it: {named}"
     return ""
 
 
@@ -111,15 +111,15 @@ def _quoted(text: str, words: Iterable[tuple[int, str]]) -> str:
 def _reads(text: str) -> bool:
     try:
         _selected(f"SELECT (\n{text}\n)")
-    except Refused:
+    except ExpressionNotAllowed:
         return False
     return True
 
 
 def _only_expression(select: Node) -> Node:
-    """The only item of a SELECT without any other clause; raises Refused."""
+    """The only item of a SELECT without any other clause; raises ExpressionNotAllowed."""
     if select["type"] != "SELECT_NODE":
-        raise Refused("the text is a query, not an expression")
+        raise ExpressionNotAllowed("the text is a query, not an expression")
     empty: Node = {
         "modifiers": [],
         "cte_map": {"map": []},
@@ -130,12 +130,12 @@ def _only_expression(select: Node) -> Node:
     empty |= {"having": None, "sample": None, "qualify": None, "aggregate_handling": "STANDARD_HANDLING"}
     rest = {key: value for key, value in select.items() if key not in ("type", "select_list", "from_table")}
     if rest != empty or select["from_table"]["type"] != "EMPTY":
-        raise Refused("the text is a query, not an expression")
+        raise ExpressionNotAllowed("the text is a query, not an expression")
     if len(select["select_list"]) != 1:
-        raise Refused("the text is more than one expression")
+        raise ExpressionNotAllowed("the text is more than one expression")
     node: Node = select["select_list"][0]
     if node["alias"]:
-        raise Refused(f"the alias '{node['alias']}' is not allowed; the key is the name of the column")
+        raise ExpressionNotAllowed(f"the alias '{node['alias']}' is not allowed; the key is the name of the column")
     return node
 
 
@@ -143,9 +143,13 @@ def write(node: Node) -> str:
     """Generate SQL from a tree."""
     select = json.loads(_serialized("SELECT 1"))
     select["statements"][0]["node"]["select_list"] = [node]
-    text = duck.literal(json.dumps(select))
-    sql = duck.query(f"SELECT json_deserialize_sql({text}) AS sql")["sql"][0].as_py()
-    return str(sql).removeprefix("SELECT ")
+    return _deserialized(json.dumps(select)).removeprefix("SELECT ")
+
+
+@lru_cache(maxsize=1024)
+def _deserialized(tree: str) -> str:
+    """The SQL text of a serialized statement."""
+    return str(duck.query(f"SELECT json_deserialize_sql({duck.literal(tree)}) AS sql")["sql"][0].as_py())
 
 
 def fragment(sql: str) -> Node:

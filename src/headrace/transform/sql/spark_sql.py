@@ -2,7 +2,7 @@
 
 The text is split into Spark's tokens, written with DuckDB's, parsed by DuckDB and generated with explicit types:
 `id > 0 AND "x" < s` becomes `(CAST("c0" AS BIGINT) > CAST(0 AS BIGINT)) AND ('x' < "c1")`. Expressions that may differ
-between the engines (regular expressions, division, decimal arithmetic, …) are Refused.
+between the engines (regular expressions, division, decimal arithmetic, …) are ExpressionNotAllowed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engine.duck import literal, quote
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, type_name
-from headrace.transform.sql.parser import Node, Refused, parse_sql
+from headrace.transform.sql.parser import ExpressionNotAllowed, Node, parse_sql
+from headrace.transform.sql.result_types import sql_type
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -36,19 +38,6 @@ _KEYWORDS = frozenset(["and", "or", "not", "in", "is", "null", "true", "false", 
 _TYPES = frozenset(["date", "timestamp", "bigint", "int", "integer", "smallint", "tinyint"])
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)?")
-_SQL = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.date32(): "DATE",
-    TIMESTAMP: "TIMESTAMPTZ",
-    TIMESTAMP_NTZ: "TIMESTAMP",
-}
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WIDE = pa.decimal128(38, 18)  # any decimal with up to 20 digits before and 18 after the point
 _COMPARISONS = {
@@ -85,7 +74,7 @@ class _Part:
 
 
 def translated(text: str, columns: pa.Schema, generated: Mapping[str, str] | None = None) -> Translated:
-    """Translate a Spark expression over these columns; raises Refused if the result may differ.
+    """Translate a Spark expression over these columns; raises ExpressionNotAllowed if the result may differ.
 
     `generated`: expressions of generated columns.
     """
@@ -106,7 +95,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or (match["suffix"] or "").upper() not in ("", "L"):
-            raise Refused(f"{text[at : at + 20]!r} in it")
+            raise ExpressionNotAllowed(f"{text[at : at + 20]!r} in it")
         kind = next(name for name in ("quoted", "text", "number", "word", "symbol") if match[name] is not None)
         yield match[kind], kind
         at = match.end()
@@ -114,34 +103,24 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 def _token(kind: str, token: str, after: str) -> str:
     if kind == "quoted":
-        return _name(token[1:-1].replace("``", "`"))
+        return quote(token[1:-1].replace("``", "`"))
     if kind == "text":
-        return _literal(token[1:-1])
+        return literal(token[1:-1])
     if kind == "symbol":
         return _SYMBOLS.get(token, token)
     if kind == "number" or token.lower() in _KEYWORDS or after == "(":
         return token
     if after[:1] in ("'", '"') or token.lower() in _TYPES:
         if token.lower() not in _TYPES:
-            raise Refused(f"the literal {token} {after} in it")
+            raise ExpressionNotAllowed(f"the literal {token} {after} in it")
         return token
-    return _name(token)
-
-
-def _name(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return quote(token)
 
 
 def _sql(kind: pa.DataType) -> str:
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    if kind not in _SQL:
-        raise Refused(f"a value of type {type_name(kind)} in it")
-    return _SQL[kind]
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        raise ExpressionNotAllowed(f"a value of type {type_name(kind)} in it")
+    return sql_type(kind)
 
 
 @dataclass
@@ -157,29 +136,29 @@ class _Translation:
         """Translate a node and its children."""
         write = _NODES.get(node["class"])
         if write is None:
-            raise Refused(f"{node['class'].lower()} in it")
+            raise ExpressionNotAllowed(f"{node['class'].lower()} in it")
         return write(self, node)
 
     def column(self, node: Node) -> _Part:
         name, *path = node["column_names"]
-        item = _found(self.columns, name)
+        item = _field_named(self.columns, name)
         if item is None:
             return self._generated(name, path)
         if {b"__COLLATIONS", b"__CHAR_VARCHAR_TYPE_STRING"} & (item.metadata or {}).keys():
-            raise Refused(f"the column {name}, which has a collation or a fixed length,")
+            raise ExpressionNotAllowed(f"the column {name}, which has a collation or a fixed length,")
         here = self.read.setdefault(item.name, f"c{len(self.read)}")
         kind = item.type
         for key in path:
-            inner = _found(kind, key) if pa.types.is_struct(kind) else None
+            inner = _field_named(kind, key) if pa.types.is_struct(kind) else None
             if inner is None:
-                raise Refused(f"the field {name}.{key}, which the table does not have,")
-            here, kind = f"{here}.{_name(inner.name)}", inner.type
+                raise ExpressionNotAllowed(f"the field {name}.{key}, which the table does not have,")
+            here, kind = f"{here}.{quote(inner.name)}", inner.type
         return _Part(here, kind)
 
     def _generated(self, name: str, path: Sequence[str]) -> _Part:
         names = {key.lower(): key for key in self.generated}
         if name.lower() not in names or path or name.lower() in self.within:
-            raise Refused(f"the column {name}, which no row has,")
+            raise ExpressionNotAllowed(f"the column {name}, which no row has,")
         inner = _Translation(self.columns, self.generated, self.read, (*self.within, name.lower()))
         part = inner.part(parse_sql(_spelled(self.generated[names[name.lower()]])))
         return _Part(f"({part.sql})", part.type)
@@ -191,16 +170,16 @@ class _Translation:
         if kind == "BOOLEAN":
             return _Part(text, pa.bool_())
         if kind == "STRING":
-            return _Part(_literal(text), pa.string(), text)
+            return _Part(literal(text), pa.string(), text)
         if kind == "INTEGER":
             return _integer(text)
         if kind == "NUMERIC":
             return _number(text)
-        raise Refused(f"{text} in it")
+        raise ExpressionNotAllowed(f"{text} in it")
 
     def comparison(self, node: Node) -> _Part:
         if node["type"] not in _COMPARISONS:
-            raise Refused(f"{node['type'].lower()} in it")
+            raise ExpressionNotAllowed(f"{node['type'].lower()} in it")
         left, right = self.alike([self.part(node["left"]), self.part(node["right"])])
         return _Part(f"({left} {_COMPARISONS[node['type']]} {right})", pa.bool_())
 
@@ -216,7 +195,7 @@ class _Translation:
     def truths(self, nodes: Iterable[Node]) -> list[str]:
         parts = [self.part(each) for each in nodes]
         if wrong := [part.type for part in parts if part.type not in (pa.bool_(), pa.null())]:
-            raise Refused(f"a {type_name(wrong[0])} used as a boolean")
+            raise ExpressionNotAllowed(f"a {type_name(wrong[0])} used as a boolean")
         return [part.sql for part in parts]
 
     def operator(self, node: Node) -> _Part:
@@ -230,7 +209,7 @@ class _Translation:
             return _Part(f"({first} IN ({', '.join(others)}))", pa.bool_())
         if kind == "OPERATOR_COALESCE":
             return self.either("coalesce({})", nodes)
-        raise Refused(f"{kind.lower()} in it")
+        raise ExpressionNotAllowed(f"{kind.lower()} in it")
 
     def either(self, form: str, nodes: Iterable[Node]) -> _Part:
         """One of several values of a common type."""
@@ -249,7 +228,7 @@ class _Translation:
     def cast(self, node: Node) -> _Part:
         target, part = node["type_expr"]["type_name"].lower(), self.part(node["child"])
         if node["try_cast"] or node["type_expr"].get("children"):
-            raise Refused("a cast of this kind in it")
+            raise ExpressionNotAllowed("a cast of this kind in it")
         if target == "date":
             return self.day([part])
         if target == "timestamp" and part.text is not None:
@@ -257,7 +236,7 @@ class _Translation:
         types = {"bigint": pa.int64(), "int": pa.int32(), "integer": pa.int32(), "smallint": pa.int16()}.get(target)
         if types is not None and part.type in _INTEGERS:
             return _Part(f"CAST({part.sql} AS {_sql(types)})", types)
-        raise Refused(f"a cast from {type_name(part.type)} to {target} in it")
+        raise ExpressionNotAllowed(f"a cast from {type_name(part.type)} to {target} in it")
 
     def day(self, parts: Sequence[_Part]) -> _Part:
         """The UTC date of a timestamp; a date is unchanged."""
@@ -265,7 +244,7 @@ class _Translation:
         if part.text is not None:
             return _Part(_as(part, pa.date32()), pa.date32())
         if part.type not in (pa.date32(), TIMESTAMP, TIMESTAMP_NTZ):
-            raise Refused(f"the date of a {type_name(part.type)} in it")
+            raise ExpressionNotAllowed(f"the date of a {type_name(part.type)} in it")
         return _Part(f"CAST({part.sql} AS DATE)", pa.date32())
 
     def function(self, node: Node) -> _Part:
@@ -280,32 +259,32 @@ class _Translation:
             return _Part(f"({self.part(arguments[0]).sql} IS {'NOT ' * (name != 'isnull')}NULL)", pa.bool_())
         call = _CALLS.get(name)
         if call is None or len(arguments) != 1:
-            raise Refused(f"the function {name} in it")
+            raise ExpressionNotAllowed(f"the function {name} in it")
         return call(self, [self.part(arguments[0])])
 
     def like(self, name: str, arguments: Sequence[Node]) -> _Part:
         value, pattern = (self.part(each) for each in arguments)
         if value.type != pa.string() or pattern.text is None:
-            raise Refused("a LIKE that is not between a text and a literal")
+            raise ExpressionNotAllowed("a LIKE that is not between a text and a literal")
         return _Part(f"({value.sql} {'NOT ' * (name == '!~~')}LIKE {pattern.sql})", pa.bool_())
 
     def arithmetic(self, name: str, parts: Sequence[_Part]) -> _Part:
         kind = _common(parts)
         if kind not in (*_INTEGERS, pa.float64()):
-            raise Refused(f"{name} with values of type {type_name(kind)} in it")
+            raise ExpressionNotAllowed(f"{name} with values of type {type_name(kind)} in it")
         if name == "%" and (kind not in _INTEGERS or not re.fullmatch(r"-?[1-9]\d*", parts[1].sql)):
-            raise Refused("% by a value that is not an integer in it")
+            raise ExpressionNotAllowed("% by a value that is not an integer in it")
         values = [f"CAST({part.sql} AS {_sql(kind)})" for part in parts]
         return _Part(f"({name} {values[0]})" if len(values) == 1 else f"({f' {name} '.join(values)})", kind)
 
     def length(self, parts: Sequence[_Part]) -> _Part:
         if parts[0].type != pa.string():
-            raise Refused(f"the length of a {type_name(parts[0].type)} in it")
+            raise ExpressionNotAllowed(f"the length of a {type_name(parts[0].type)} in it")
         return _Part(f"CAST(length({parts[0].sql}) AS INTEGER)", pa.int32())
 
     def trimmed(self, parts: Sequence[_Part]) -> _Part:
         if parts[0].type != pa.string():
-            raise Refused(f"trim of a {type_name(parts[0].type)} in it")
+            raise ExpressionNotAllowed(f"trim of a {type_name(parts[0].type)} in it")
         return _Part(f"trim({parts[0].sql}, ' ')", pa.string())
 
     def alike(self, parts: Sequence[_Part]) -> list[str]:
@@ -342,7 +321,7 @@ _CALLS: Mapping[str, Callable[[_Translation, Sequence[_Part]], _Part]] = {
 }
 
 
-def _found(fields: Any, name: str) -> pa.Field | None:
+def _field_named(fields: Any, name: str) -> pa.Field | None:
     return next((item for item in fields if item.name.lower() == name.lower()), None)
 
 
@@ -351,24 +330,24 @@ def _integer(text: str) -> _Part:
     for kind, bits in ((pa.int32(), 31), (pa.int64(), 63)):
         if -(2**bits) <= value < 2**bits:
             return _Part(text, kind)
-    raise Refused(f"the number {text} in it")
+    raise ExpressionNotAllowed(f"the number {text} in it")
 
 
 def _number(text: str) -> _Part:
     """A decimal literal; with an exponent a double, as in Spark."""
     if "e" in text.lower():
-        return _Part(f"CAST({_literal(text)} AS DOUBLE)", pa.float64())
+        return _Part(f"CAST({literal(text)} AS DOUBLE)", pa.float64())
     exponent = Decimal(text).as_tuple().exponent
     scale = -exponent if isinstance(exponent, int) else 0
     digits = max(len(Decimal(text).as_tuple().digits), scale, 1)
     if digits > 38:
-        raise Refused(f"the number {text} in it")
+        raise ExpressionNotAllowed(f"the number {text} in it")
     kind = pa.decimal128(digits, scale)
-    return _Part(f"CAST({_literal(text)} AS {_sql(kind)})", kind, digits=text)
+    return _Part(f"CAST({literal(text)} AS {_sql(kind)})", kind, digits=text)
 
 
 def _common(parts: Sequence[_Part]) -> pa.DataType:
-    """The common type in Spark; raises Refused if texts would be cast."""
+    """The common type in Spark; raises ExpressionNotAllowed if texts would be cast."""
     kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
     typed = {part.type for part in parts if not pa.types.is_null(part.type) and part.text is None}
     if not kinds:
@@ -379,14 +358,14 @@ def _common(parts: Sequence[_Part]) -> pa.DataType:
         _sql(kind)
         return kind
     if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) for kind in kinds):
-        raise Refused(f"{' beside '.join(sorted(map(type_name, kinds)))} in it")
+        raise ExpressionNotAllowed(f"{' beside '.join(sorted(map(type_name, kinds)))} in it")
     if any(map(pa.types.is_floating, kinds)):
         if any(pa.types.is_decimal(part.type) and part.digits is None for part in parts):
-            raise Refused("decimal beside double in it")  # the engines round it differently
+            raise ExpressionNotAllowed("decimal beside double in it")  # the engines round it differently
         return pa.float64()
     if any(map(pa.types.is_decimal, kinds)):
         if any(pa.types.is_decimal(kind) and (kind.precision - kind.scale > 20 or kind.scale > 18) for kind in kinds):
-            raise Refused("decimals of many digits in it")
+            raise ExpressionNotAllowed("decimals of many digits in it")
         return _WIDE
     return max(kinds, key=_INTEGERS.index)
 
@@ -395,7 +374,7 @@ def _as(part: _Part, kind: pa.DataType) -> str:
     if pa.types.is_null(kind) or pa.types.is_null(part.type):
         return "NULL"
     if part.digits is not None and kind == pa.float64():
-        return f"CAST({_literal(part.digits)} AS DOUBLE)"
+        return f"CAST({literal(part.digits)} AS DOUBLE)"
     if part.text is None or pa.types.is_string(kind):
         return part.cast(kind)
     return _time(part.text, kind)
@@ -405,14 +384,14 @@ def _time(text: str, kind: pa.DataType) -> str:
     """A literal beside a date or a time, in an unambiguous form."""
     try:
         if kind == pa.date32() and _DAY.fullmatch(text):
-            return f"DATE {_literal(date.fromisoformat(text).isoformat())}"
+            return f"DATE {literal(date.fromisoformat(text).isoformat())}"
         if kind in (TIMESTAMP, TIMESTAMP_NTZ) and _MOMENT.fullmatch(text):
             moment = datetime.fromisoformat(text)
             if kind == TIMESTAMP:
                 moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-                return f"TIMESTAMPTZ {_literal(moment.isoformat(' '))}"
+                return f"TIMESTAMPTZ {literal(moment.isoformat(' '))}"
             if moment.tzinfo is None:
-                return f"TIMESTAMP {_literal(moment.isoformat(' '))}"
+                return f"TIMESTAMP {literal(moment.isoformat(' '))}"
     except ValueError:
         pass
-    raise Refused(f"'{text}' beside a {type_name(kind)} in it")
+    raise ExpressionNotAllowed(f"'{text}' beside a {type_name(kind)} in it")

@@ -1,0 +1,1 @@
+"""OTLP export requests."""

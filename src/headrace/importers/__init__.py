@@ -1,0 +1,1 @@
+"""Configurations of other systems as specs: one module per dialect, and their detection."""

@@ -1,0 +1,1 @@
+"""The source `danube`: a receiver that stores messages in the spool before it acknowledges them."""

@@ -1,0 +1,1 @@
+"""The source `files`: new files below a directory or prefix."""

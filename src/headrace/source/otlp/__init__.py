@@ -1,0 +1,1 @@
+"""The OTLP receiver: export requests over gRPC and HTTP, into the spool."""

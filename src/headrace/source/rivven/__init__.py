@@ -1,0 +1,1 @@
+"""The source `rivven`: the wire protocol, a client, and the source itself."""

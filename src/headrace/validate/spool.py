@@ -1,0 +1,33 @@
+"""Rules for the spool of a source that receives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.spec.diagnostics import UnlocatedDiagnostic
+from headrace.spec.model import Spec
+from headrace.spec.spool import SpoolSpec
+from headrace.spec.uris import contains_uri, is_local
+from headrace.spec.yaml_reader import Path
+
+
+def check_spool(spec: Spec, here: Path, spool: SpoolSpec, max_body: int = 0) -> Iterator[UnlocatedDiagnostic]:
+    """The spool must hold a request, and be on a disk that this machine and all executors can read."""
+    at: Path = (*here, "spool", "path")
+    if max_body >= spool.max_bytes:
+        limits: tuple[Path, ...] = ((*here, "spool", "max_bytes"), (*here, "max_body"))
+        message = f"a request of {max_body:,} bytes (max_body) never fits into {spool.max_bytes:,} bytes"
+        yield UnlocatedDiagnostic(limits[0], message, "max_bytes above max_body", depends_on=limits[1:])
+    if spool.path is None and not is_local(spec.state_uri):
+        message = f"no directory for the spool: the state is in an object store ({spec.state_uri})"
+        yield UnlocatedDiagnostic(at, message, "a local directory", depends_on=(("state",),))
+        return
+    path = spool.path or spec.state_uri
+    if not is_local(path):
+        yield UnlocatedDiagnostic(at, f"a spool in an object store ({path})", "a local directory", depends_on=())
+    elif spec.spark.is_cluster and not any(contains_uri(mount, path) for mount in spec.spark.shared_mounts):
+        message = f"executors of {spec.spark.master} cannot read the spool on the disk of this machine ({path})"
+        mounts: tuple[Path, ...] = (("spark", "shared_mounts"), ("spark", "master"))
+        yield UnlocatedDiagnostic(
+            at, message, "a local master, or a directory in spark.shared_mounts", depends_on=mounts
+        )
