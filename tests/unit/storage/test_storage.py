@@ -6,6 +6,7 @@ import errno
 import http.server
 import os
 import pickle
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 
 from headrace.errors import (
     AuthenticationFailed,
+    EndpointInvalid,
     HeadraceError,
     PermissionDenied,
     StorageFull,
@@ -22,14 +24,17 @@ from headrace.errors import (
     TransientError,
     UsageError,
 )
-from headrace.storage.base import NotFound
+from headrace.storage.base import AlreadyExists, NotFound
 from headrace.storage.store import Profile, Store
+from services.certs import Certificates
 
 SECRETS = ("CANARY-ID", "CANARY-SECRET", "CANARY-TOKEN")
 
 
 def profile(endpoint: str = "http://127.0.0.1:9", **more: str) -> Profile:
-    return Profile(endpoint, "eu-west-1", True, True, *SECRETS, options=more)
+    names = ("access_key_id", "secret_access_key", "session_token")
+    keys = dict(zip(names, SECRETS, strict=True))
+    return Profile({"endpoint": endpoint, "region": "eu-west-1", "allow_http": True, "options": more, **keys})
 
 
 def travelled(store: Store) -> Store:
@@ -153,7 +158,12 @@ def test_no_key_leaves_its_root(store: Store, path: str) -> None:
     "uri",
     [
         "http://host/x",
-        "gs://bucket/x",
+        "gs://",
+        "hdfs://name/x",
+        "wasbs://c@account.blob.core.windows.net/x",
+        "az://C/x",
+        "abfss://c@account/x",
+        "abfss://lake@account.dfs.core.windows.net:1/x",
         "ftp://x",
         "javascript://x",
         "s3://",
@@ -191,6 +201,10 @@ def test_spellings_of_a_location(tmp_path: Path) -> None:
     assert Store("s3a://lake/shop/orders/").uri == "s3://lake/shop/orders"
     assert Store("s3://lake").child("a/b").uri == "s3://lake/a/b"
     assert Store("s3://lake/a").spark_uri == "s3a://lake/a"
+    assert Store("gs://lake/a").spark_uri == "gs://lake/a"
+    azure = Store("abfs://lake@account.dfs.core.windows.net/a/")
+    assert azure.uri == azure.spark_uri == "abfss://lake@account.dfs.core.windows.net/a"
+    assert Store("az://lake/a", Profile(azure={"account_name": "account"})).spark_uri == azure.spark_uri
     assert Store("relative").uri == str(Path("relative").absolute())
 
 
@@ -202,18 +216,19 @@ def test_a_store_travels_without_its_connections_and_shows_no_secret(store: Stor
 
 
 def test_one_profile_speaks_to_every_engine() -> None:
-    options = profile(aws_region="eu-north-1").deltalake_options()
+    options = Store("s3://lake/x", profile(aws_region="eu-north-1")).delta_options
     assert options["aws_endpoint"] == "http://127.0.0.1:9"
     assert options["aws_region"] == "eu-north-1"  # options override
     assert options["aws_allow_http"] == "true"
     assert options["conditional_put"] == "etag"
-    conf = profile().hadoop_conf()
-    assert conf["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9"
-    assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
-    assert conf["spark.hadoop.fs.s3a.secret.key"] == "CANARY-SECRET"
-    assert profile(**{"fs.s3a.threads.max": "4"}).hadoop_conf()["spark.hadoop.fs.s3a.threads.max"] == "4"
-    assert "fs.s3a.threads.max" not in profile(**{"fs.s3a.threads.max": "4"}).deltalake_options()
-    assert Profile().hadoop_conf() == {}
+    conf = Store("s3://lake/x", profile()).hadoop_conf
+    assert conf["fs.s3a.bucket.lake.endpoint"] == "http://127.0.0.1:9"
+    assert conf["fs.s3a.bucket.lake.path.style.access"] == "true"
+    assert conf["fs.s3a.bucket.lake.secret.key"] == "CANARY-SECRET"
+    more = Store("s3://lake/x", profile(**{"fs.s3a.threads.max": "4"}))
+    assert more.hadoop_conf["fs.s3a.bucket.lake.threads.max"] == "4"
+    assert "fs.s3a.threads.max" not in more.delta_options
+    assert Store("/lake").hadoop_conf == {}
 
 
 def test_an_option_nobody_knows_is_a_mistake_of_the_spec() -> None:
@@ -222,8 +237,8 @@ def test_an_option_nobody_knows_is_a_mistake_of_the_spec() -> None:
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """A server that gives one answer to all."""
+def answering(status: int, body: bytes, certificate: Path | None = None) -> Iterator[str]:
+    """A server that gives one answer to all, over TLS with a certificate."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -239,10 +254,14 @@ def answering(status: int, body: bytes) -> Iterator[str]:
             """Quiet."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -256,6 +275,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (404, "NoSuchBucket", PermissionDenied),
         (403, "InvalidAccessKeyId", AuthenticationFailed),
         (403, "SignatureDoesNotMatch", AuthenticationFailed),
+        (403, "RequestTimeTooSkewed", AuthenticationFailed),
         (400, "ExpiredToken", AuthenticationFailed),
         (401, "Unauthorized", AuthenticationFailed),
         (404, "NoSuchKey", NotFound),
@@ -275,6 +295,43 @@ def test_answers_of_a_bucket_have_our_names(status: int, code: str, kind: type[H
             assert not any(secret in str(caught.value) for secret in SECRETS)
 
 
+@pytest.mark.parametrize(
+    "key", ["intents/507", "a 507 b/QuotaExceeded", "InvalidToken", "x - 501 Not Implemented", "301 Moved Permanently"]
+)
+def test_the_name_of_an_object_is_not_read_as_an_answer(key: str) -> None:
+    answers = {404: NotFound, 412: AlreadyExists, 403: PermissionDenied}
+    for status, kind in answers.items():
+        with answering(status, f"<Error><Message>{key}</Message><Key>{key}</Key></Error>".encode()) as endpoint:
+            with pytest.raises(kind):
+                Store("s3://lake/shop", profile(endpoint)).put_new(key, b"x")
+
+
+def test_a_redirect_to_another_region_is_no_reason_to_wait() -> None:
+    with answering(301, b"<Error><Code>PermanentRedirect</Code></Error>") as endpoint:
+        with pytest.raises(EndpointInvalid, match="s3://lake/shop/key"):
+            Store("s3://lake/shop", profile(endpoint)).get("key")
+
+
 def test_an_unreachable_bucket_is_transient() -> None:
     with pytest.raises(TransientError, match="s3://lake/shop/key"):
         Store("s3://lake/shop", profile()).get("key")
+
+
+def test_a_failed_tls_handshake_is_no_reason_to_wait(certificates: Certificates) -> None:
+    with answering(200, b"", certificates.server) as secure, answering(200, b"") as plain:
+        cases = {
+            secure: "UnknownIssuer",
+            plain.replace("http:", "https:"): "the server does not use TLS",
+        }
+        for endpoint, reason in cases.items():
+            with pytest.raises(EndpointInvalid, match=rf"s3://lake/shop/key \(at {endpoint}\): .*{reason}"):
+                Store("s3://lake/shop", profile(endpoint)).get("key")
+
+
+@pytest.mark.parametrize("key", ["shop/a//b", "shop/a&#10;b"])
+def test_a_key_that_cannot_be_listed_is_no_reason_to_wait(key: str) -> None:
+    listed = f"<Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>x</ETag><Size>1</Size>"
+    with answering(200, f"<ListBucketResult><Contents>{listed}</Contents></ListBucketResult>".encode()) as endpoint:
+        with pytest.raises(UsageError, match=r"s3://lake/shop/ cannot be listed: .*shop/a") as caught:
+            list(Store("s3://lake/shop", profile(endpoint)).list())
+        assert "Rename or delete the object" in caught.value.hint
