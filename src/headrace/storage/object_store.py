@@ -42,7 +42,7 @@ _BAD_KEYS = (
     r"|CredentialsNotLoaded|\binvalid_(?:grant|client)\b"
 )
 _NO_BUCKET = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound)<")
-# Before the answer, messages name the object twice, for example: Object at location lake/507 not found: Error performing
+# Before the answer, messages name the object twice. Example: Object at location lake/507 not found: Error performing
 # GET http://host/lake/507 in 1.7ms - Server returned non-2xx status code: 404 Not Found: <Error><Code>…
 _REQUEST = re.compile(r"Error performing [A-Z]+ \S+ in .*?- ", re.DOTALL)
 _STATUS = "^Server returned non-2xx status code:"

@@ -301,15 +301,15 @@ def test_answers_of_a_bucket_have_our_names(status: int, code: str, kind: type[H
 def test_the_name_of_an_object_is_not_read_as_an_answer(key: str) -> None:
     answers = {404: NotFound, 412: AlreadyExists, 403: PermissionDenied}
     for status, kind in answers.items():
-        with answering(status, f"<Error><Message>{key}</Message><Key>{key}</Key></Error>".encode()) as endpoint:
-            with pytest.raises(kind):
-                Store("s3://lake/shop", profile(endpoint)).put_new(key, b"x")
+        answer = f"<Error><Message>{key}</Message><Key>{key}</Key></Error>".encode()
+        with answering(status, answer) as endpoint, pytest.raises(kind):
+            Store("s3://lake/shop", profile(endpoint)).put_new(key, b"x")
 
 
 def test_a_redirect_to_another_region_is_no_reason_to_wait() -> None:
-    with answering(301, b"<Error><Code>PermanentRedirect</Code></Error>") as endpoint:
-        with pytest.raises(EndpointInvalid, match="s3://lake/shop/key"):
-            Store("s3://lake/shop", profile(endpoint)).get("key")
+    answer = b"<Error><Code>PermanentRedirect</Code></Error>"
+    with answering(301, answer) as endpoint, pytest.raises(EndpointInvalid, match="s3://lake/shop/key"):
+        Store("s3://lake/shop", profile(endpoint)).get("key")
 
 
 def test_an_unreachable_bucket_is_transient() -> None:
