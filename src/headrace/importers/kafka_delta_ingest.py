@@ -392,11 +392,10 @@ class _Pipeline:
 
     def _set_transform(self) -> None:
         targets = dict(self._expressions(self._settings["transform"]))
-        if targets and self._form == "fork":
-            queries: object = {"set": targets, "on_null": "drop"}
-            self._draft.append("transform", {"jmespath": queries})
-        elif targets:
-            self._draft.append("transform", {"jmespath": targets})
+        if targets:
+            on_null = {"on_null": "drop"} if self._form == "fork" else {}
+            options = {"set": targets, **on_null, "allow_missing": True}
+            self._draft.append("transform", {"jmespath": options}, f"a missing field is null, as in {SYSTEM}")
 
     def _expressions(self, setting: Setting) -> Iterator[tuple[str, Setting]]:
         """Targets and expressions of `PROPERTY: SOURCE` arguments."""

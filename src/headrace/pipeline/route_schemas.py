@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ class RouteSchemas:
         """Whether the schemas of these routes are what the spec alone declares, for files committed directly."""
         return all(self._is_declared(route_id) for route_id in routes)
 
-    def check_names(self, reports: Reports, ledger_names: Iterable[str]) -> None:
+    def check_names(self, reports: Reports, ledger_names: Set[str]) -> None:
         """UnknownColumn where the spec names a column that no table, no record and no earlier batch has."""
         if names := unknown_everywhere(reports, self._tables.branches, self.by_route, ledger_names):
             raise UnknownColumn(

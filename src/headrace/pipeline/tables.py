@@ -51,6 +51,7 @@ class PipelineTables:
         opener = TableOpener(ledger, spark_table, spec, self.writer)
         self._tables = OpenTables(spec, profile, plan.branches, opener)
         self._schemas = RouteSchemas(self._tables)
+        self._checked: frozenset[str] = frozenset()  # branches whose names were checked in this run
         self._discovery = RouteDiscovery(self._tables, self._schemas)
         self.commits = TableCommits(ledger, self._tables, self._schemas)
 
@@ -108,7 +109,9 @@ class PipelineTables:
     def check_names(self, reports: Reports) -> None:
         """UnknownColumn where the spec names a column that no table, no record and no earlier batch has."""
         names = {name for table in self.ledger.known.tables.values() for name in table.names}
+        reports = list(reports)
         self._schemas.check_names(reports, names)
+        self._checked |= {route_id.branch for route_id, _ in reports}
 
     # ---- staging ----
 
@@ -216,6 +219,11 @@ class PipelineTables:
             if entry.writer.state is not None:
                 yield entry.store, entry.writer, None if entry.dead_letters else entry.rules
 
+    def _names_read(self, entry: OpenTable) -> set[str]:
+        """Names of the spec that records had and the table does not show: later records may lack them."""
+        keys = entry.branch.transform.keys_read() if entry.branch.name in self._checked else frozenset[str]()
+        return self._schemas.read_only_fields(entry) | keys
+
     def known_tables(self) -> dict[str, KnownTable]:
         """The tables that exist, as the ledger is to know them."""
         return {entry.store.uri: self._known(entry) for entry in self._tables if entry.writer.state is not None}
@@ -229,7 +237,7 @@ class PipelineTables:
             rows=entry.rows or before.rows,
             writers=tuple(sorted({*before.writers, self.writer})) if entry.committed else before.writers,
             scanned=max(before.scanned, entry.scanned),
-            names=tuple(sorted({*before.names, *self._schemas.read_only_fields(entry)})),
+            names=tuple(sorted({*before.names, *self._names_read(entry)})),
         )
 
 

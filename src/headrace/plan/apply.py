@@ -282,7 +282,7 @@ class BranchRun:
     def _check_names(self, names: Iterable[str], rows: pa.Table) -> None:
         """Report names in the spec that rows of these routes do not have."""
         for name in names if self.branch.checks_names and len(rows) else ():
-            unknown = unknown_names(self.branch, name, self._schema(name), self.records)
+            unknown = unknown_names(self.branch, name, self._schema(name), self.records, rows)
             earlier = self.builder.unknown.get(self.branch.route_id(name))
             self.builder.unknown[self.branch.route_id(name)] = unknown if earlier is None else unknown & earlier
 

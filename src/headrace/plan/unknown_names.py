@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import did_you_mean
 from headrace.plan.arrow import values_of
 from headrace.plan.branch import EVERY, CompiledBranch
+from headrace.plan.message_keys import MessageKeys, holds_key, payload_keys
 from headrace.plan.route_schema import RouteSchema, columns_of_route, decoded_schema
 from headrace.spec.diagnostics import closest
 from headrace.spec.route_id import RouteId
 from headrace.spec.steps import StepSpec
+from headrace.transform.jmespath.dialect import message_keys
 from headrace.transform.sql.expression import RECORD_NAMES
 from headrace.transform.sql.expression import columns_in as names_in
 
@@ -28,6 +28,11 @@ class UnknownName:
     name: str
     suggestion: str = ""  # closest existing name
 
+    @property
+    def in_message(self) -> bool:
+        """Whether the name is a key of the message, which JMESPath reads, instead of a column."""
+        return self.place.partition(".")[2].startswith("jmespath.")
+
     def __str__(self) -> str:
         hint = f" ({did_you_mean(self.suggestion).removeprefix('; ')})" if self.suggestion else ""
         return f"{self.place}: '{self.name}' does not exist in any record, table or step{hint}"
@@ -37,19 +42,30 @@ Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # unknown names by route w
 
 
 def unknown_names(
-    branch: CompiledBranch, route: str, schema: RouteSchema, records: pa.Table | None = None
+    branch: CompiledBranch, route: str, schema: RouteSchema, records: pa.Table, rows: pa.Table
 ) -> frozenset[UnknownName]:
     """Names that the rows of a route do not have, except those in `allow_missing`.
 
-    `records`: with schema evolution, a name that occurs in one of them, even with a null, is known.
+    `records`: with schema evolution, a name that occurs in one of them, even with a null, is known. `rows`: the decoded
+    records, with their messages if JMESPath reads them.
     """
+    allowed = {*RECORD_NAMES, *map(str.lower, branch.spec.allow_missing)}
     names = {
         UnknownName(place, name, closest(name, there))
         for place, name, there in _uses(branch, route, schema)
-        if name.lower() not in {*map(str.lower, there), *RECORD_NAMES, *map(str.lower, branch.spec.allow_missing)}
+        if name.lower() not in {*map(str.lower, there), *allowed}
     }
-    if names and records is not None and branch.new_field(route, schema) == "evolve":
-        names = {name for name in names if not _holds(branch.spec.format, values_of(records), _key(name))}
+    if names and branch.new_field(route, schema) == "evolve":
+        names = {name for name in names if not holds_key(branch.spec.format, values_of(records), _key(name))}
+    keys = payload_keys(schema.payload)
+    absent = {
+        UnknownName(place, name, closest(name, sorted(keys)))
+        for place, name in _message_uses(branch, route)
+        if name not in keys and name.lower() not in allowed
+    }
+    if absent:
+        read = MessageKeys(branch.spec.decode, schema.payload, values_of(records), rows)
+        names |= {name for name in absent if not read.have(name.name)}
     return frozenset(names)
 
 
@@ -58,18 +74,11 @@ def _key(name: UnknownName) -> str:
     return name.name.rpartition(".")[2] if name.place.endswith(".mask") else name.name
 
 
-def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
-    """Whether a record contains a key, at any depth; typed formats have it in their schema."""
-    key = re.escape(name)
-    pattern = {"json": rf'"{key}"\s*:', "msgpack": key}.get(form)
-    return pattern is not None and bool(pc.any(pc.match_substring_regex(values, pattern)).as_py())
-
-
 def unknown_everywhere(
     reports: Reports,
     branches: Mapping[str, CompiledBranch],
     schemas: Mapping[RouteId, RouteSchema | None],
-    known: Iterable[str] = (),
+    known: Set[str] = frozenset(),
 ) -> list[UnknownName]:
     """Names that are unknown in all records and tables of a branch, whose routes share the steps."""
     all_reports = list(reports)
@@ -78,12 +87,15 @@ def unknown_everywhere(
         prefix = "".join(f"[{step}]." if isinstance(step, int) else step for step in branch.spec.place)
         branch_reports = [(route_id, unknown) for route_id, unknown in all_reports if route_id.branch == name]
         tables = [schema for route_id, schema in schemas.items() if schema and route_id.branch == name]
-        there = {column.lower() for schema in tables for column in schema.payload.names} | {*map(str.lower, known)}
+        columns = {column.lower() for schema in tables for column in schema.payload.names} | {*map(str.lower, known)}
+        keys = {key for schema in tables for key in payload_keys(schema.payload)} | {*known}
         lacks = [
             (_used(branch, route, schemas), {(each.place, each.name) for each in lack})
             for route, lack in branch_reports
         ]
-        for each in {each for _, unknown in branch_reports for each in unknown if each.name.lower() not in there}:
+        for each in {each for _, unknown in branch_reports for each in unknown}:
+            if each.name in keys if each.in_message else each.name.lower() in columns:
+                continue
             key = (each.place, each.name)
             if all(key in unknown or key not in used for used, unknown in lacks):
                 names.add(replace(each, place=prefix + each.place))
@@ -94,7 +106,10 @@ def _used(
     branch: CompiledBranch, route_id: RouteId, schemas: Mapping[RouteId, RouteSchema | None]
 ) -> set[tuple[str, str]]:
     schema = schemas.get(route_id)
-    return {(place, name) for place, name, _ in _uses(branch, route_id.route, schema)} if schema else set()
+    if schema is None:
+        return set()
+    uses = {(place, name) for place, name, _ in _uses(branch, route_id.route, schema)}
+    return uses | {*_message_uses(branch, route_id.route)}
 
 
 def _uses(branch: CompiledBranch, route: str, schema: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
@@ -118,6 +133,15 @@ def _uses(branch: CompiledBranch, route: str, schema: RouteSchema) -> Iterator[t
         yield from _of_table(branch, route, names)
 
 
+def _message_uses(branch: CompiledBranch, route: str) -> Iterator[tuple[str, str]]:
+    """Keys of the spec with JMESPath, and the keys of messages that it reads."""
+    if route != EVERY and branch.routing.by == "sql":  # the route's records were transformed before
+        return
+    for at, step in enumerate(branch.spec.transform):
+        for target, text in () if step.allows_missing else step.queries.items():
+            yield from ((f"transform[{at}].jmespath.{target}", name) for name in message_keys(text))
+
+
 def _of_table(branch: CompiledBranch, route: str, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
     rules = branch.rules(route)
     for at, expectation in enumerate(rules.expectations):
@@ -137,7 +161,7 @@ def _paths(item: pa.Field) -> Iterator[str]:
 def _read(
     step: StepSpec, names: Sequence[str], nested: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Columns that a step reads, with their keys; JMESPath reads the message."""
+    """Columns that a step reads, with their keys; JMESPath reads the message instead."""
     available = list(names)
     for target, text in (step.set or {}).items():
         yield from ((f"set.{target}", name, tuple(available)) for name in sorted(names_in(text)))

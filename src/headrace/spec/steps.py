@@ -38,6 +38,11 @@ class Jmespath(SpecModel):
         description="Handling of a null result: `keep` the existing value, `drop` the target from the row, or "
         "set it to `null`.",
     )
+    allow_missing: bool = Field(
+        default=False,
+        description="Fields that no message has are null, as in kafka-delta-ingest, and do not stop the first batch "
+        "(`UnknownColumn`).",
+    )
 
 
 class KeepSpec(SpecModel):
@@ -104,7 +109,7 @@ class StepSpec(SpecModel):
     ) = Field(
         default=None,
         description="Columns to add with JMESPath, as in kafka-delta-ingest: `{target: expression}`, or "
-        "`{set: {…}, on_null: …}`.",
+        "`{set: {…}, …}` with options.",
     )
     mask: Mapping[str, Masked] | None = Field(
         default=None,
@@ -122,3 +127,8 @@ class StepSpec(SpecModel):
     def queries(self) -> Mapping[str, str]:
         """JMESPath expressions by target, from either form."""
         return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}
+
+    @property
+    def allows_missing(self) -> bool:
+        """Whether the JMESPath expressions may read fields that no message has."""
+        return isinstance(self.jmespath, Jmespath) and self.jmespath.allow_missing

@@ -19,7 +19,7 @@ from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.transform.compiler import compiled, target_type
 from headrace.transform.jmespath import dialect
-from headrace.transform.jmespath.dialect import always_null, never_null
+from headrace.transform.jmespath.dialect import always_null, message_keys, never_null
 from headrace.transform.jmespath.queries import needs_message
 from headrace.transform.mask import Form
 from headrace.transform.program import INPUT, Check, ColumnSource, Program
@@ -118,6 +118,10 @@ class Transform:
     def queries(self) -> tuple[tuple[str, str], ...]:
         """Dotted targets and JMESPath expressions."""
         return tuple(pair for step in self.steps if isinstance(step, JmespathStep) for pair in step.expressions.items())
+
+    def keys_read(self) -> frozenset[str]:
+        """The keys of messages that JMESPath reads."""
+        return frozenset(key for _, text in self.queries() for key in message_keys(text))
 
     def asks_message(self, payload: pa.Schema, targets: pa.Schema) -> bool:
         """Whether JMESPath reads more of the messages than the payload's columns have."""

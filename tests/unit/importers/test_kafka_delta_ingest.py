@@ -73,7 +73,7 @@ def test_the_first_offset_is_one_after_the_one_that_is_sought():
 def test_transforms_are_jmespath():
     transforms = ("-t", "date: substr(meta.at, `0`, `10`)", "meta.offset: kafka.offset", "-t", "a:b")
     queries = {"date": "substr(meta.at, `0`, `10`)", "meta.offset": "kafka.offset", "a": "b"}
-    assert _spec(*PROJECT, *transforms)["transform"] == [{"jmespath": queries}]
+    assert _spec(*PROJECT, *transforms)["transform"] == [{"jmespath": {"set": queries, "allow_missing": True}}]
     fork = _spec(*FORK, "-t", "date: at^bids: null")["transform"]
     assert fork == [{"jmespath": {"set": {"date": "at", "bids": "null"}, "on_null": "drop"}}]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UnknownColumn
 from headrace.pipeline.preview import preview_records
+from headrace.plan.message_keys import holds_key
 from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import unknown_everywhere
 from headrace.recovery.startup import StartupRecovery
@@ -75,6 +80,9 @@ def test_a_name_that_may_be_missing_is_listed(harness: Harness):
         ),
         ({"route": {"by": {"sql": "statu::text"}}}, "route.by.sql", "statu", "status"),
         ({"explode": "itms"}, "explode", "itms", "items"),
+        ({"transform": [{"jmespath": {"a": "substr(who.nme, `0`, `1`)"}}]}, "transform[0].jmespath.a", "nme", "name"),
+        ({"transform": [{"jmespath": {"a": "staus || id"}}]}, "transform[0].jmespath.a", "staus", "status"),
+        ({"transform": [{"jmespath": {"set": {"a": "STATUS"}}}]}, "transform[0].jmespath.a", "STATUS", "status"),
         (
             {"table": {"expectations": [{"name": "x", "expect": "idx > 0"}]}},
             "table.expectations[0].expect",
@@ -102,6 +110,11 @@ def test_every_place_that_names_a_column_is_looked_at(more: dict[str, Any], plac
         {"transform": [{"rename": {"status": "code"}}, {"where": "code < 600"}, {"drop": ["code"]}]},
         {"transform": [{"set": {"a": "id", "b": "a + 1"}}, {"where": "b > 0"}]},
         {"transform": [{"jmespath": {"name": "who.name"}}, {"where": "name IS NOT NULL"}]},
+        {"transform": [{"jmespath": {"n": "items[].n", "a": "{b: id}.b", "at": "kafka.offset", "items": "null"}}]},
+        {"transform": [{"jmespath": {"n": "who.name"}}], "table": {"columns": [{"name": "n", "type": "string"}]}},
+        {"transform": [{"jmespath": {"set": {"n": "who.nme"}, "allow_missing": True}}]},
+        {"transform": [{"jmespath": {"n": "who.nme"}}], "allow_missing": ["nme"]},
+        {"explode": "items", "transform": [{"jmespath": {"first": "items[0].n", "code": "status"}}]},
         {"explode": {"column": "items", "position": "nth"}, "transform": [{"where": "n > 0 AND nth >= 0"}]},
         {"transform": [{"mask": {"who.NAME": "redact"}}, {"rename": {"who": "w"}}, {"mask": {"w.name": "redact"}}]},
     ],
@@ -132,6 +145,56 @@ def test_a_name_of_the_table_or_of_an_earlier_batch_need_not_come_again(harness:
     harness.options["transform"] = [{"where": "stauts < 600"}]
     with pytest.raises(UnknownColumn):
         harness.feed([{"id": 4}])
+
+
+def test_a_key_that_jmespath_reads_need_not_come_again(harness: Harness):
+    harness.options["transform"] = [{"jmespath": {"name": "who.name"}}, {"drop": ["who"]}]
+    harness.feed(RECORDS)
+    harness.feed([{"id": 3}])
+    assert sorted(str(row.get("name")) for row in harness.rows("lake/web")) == ["Ada", "None", "None"]
+    harness.options["transform"] = [{"jmespath": {"name": "who.nme"}}]
+    with pytest.raises(UnknownColumn, match=r"transform\[0\]\.jmespath\.name: 'nme' does not exist") as stop:
+        harness.feed([{"id": 4}])
+    assert "allow_missing" in stop.value.hint
+    harness.options["allow_missing"] = ["nme"]
+    harness.feed([{"id": 5}])
+    assert 5 in [row["id"] for row in harness.rows("lake/web")]
+
+
+_WRITER = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "who", "type": {"type": "record", "name": "Who", "fields": [{"name": "name", "type": "string"}]}},
+        {"name": "tags", "type": {"type": "array", "items": {"type": "map", "values": "long"}}},
+    ],
+}
+
+
+@pytest.mark.parametrize("columns", [[], [{"name": "id", "type": "bigint"}]])
+@pytest.mark.parametrize(
+    ("query", "unknown"), [("who.name", []), ("who.nme", ["nme"]), ("tags[0].a", []), ("b", ["b"])]
+)
+def test_keys_of_avro_records_are_looked_up_in_their_schema_and_maps(
+    columns: list[dict[str, str]], query: str, unknown: list[str]
+):
+    value = io.BytesIO()
+    fastavro.writer(value, _WRITER, [{"id": 1, "who": {"name": "Ada"}, "tags": [{"a": 1}]}])
+    table = {"table": {"columns": [*columns, {"name": "x", "type": "string"}]}} if columns else {}
+    found = _unknown(
+        [value.getvalue()], decode={"avro": {"container": True}}, transform=[{"jmespath": {"x": query}}], **table
+    )
+    assert [each.name for each in found] == unknown
+
+
+@given(st.text(min_size=1, max_size=8), st.booleans())
+def test_a_key_is_found_however_json_writes_it(key: str, ascii_only: bool):
+    assume(all(not 0xD800 <= ord(char) < 0xE000 for char in key))
+    text = json.dumps({"a": [{key: 1}]}, ensure_ascii=ascii_only)
+    for spelled in (text, text.replace("/", "\\/")):
+        assert holds_key("json", pa.array([b"{}", spelled.encode()]), key)
+        assert not holds_key("json", pa.array([spelled.encode()]), key + "x")
 
 
 def test_records_of_one_table_may_have_what_those_of_another_lack(harness: Harness):

@@ -109,6 +109,22 @@ def always_null(text: str) -> bool:
     return tree["type"] in ("field", "literal") and tree["value"] in ("null", None)
 
 
+def message_keys(text: str) -> tuple[str, ...]:
+    """The keys of a message that an expression reads: `a`, `b` and `c` of `a.b || c`."""
+    if text in KAFKA or always_null(text):
+        return ()
+    nodes = list(_walk(parse_jmespath(text)))
+    results = {str(node["value"]) for node in nodes if node["type"] == "key_val_pair"}  # keys of objects it makes
+    names = [str(node["value"]) for node in nodes if node["type"] == "field"]
+    return tuple(dict.fromkeys(name for name in names if name not in results))
+
+
+def _walk(tree: Node) -> Iterator[Node]:
+    yield tree
+    for child in jmespath_children(tree):
+        yield from _walk(child)
+
+
 def jmespath_children(node: Any) -> Iterator[Node]:
     """The child expressions of a node."""
     for child in node.get("children", ()):
