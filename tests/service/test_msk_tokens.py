@@ -79,7 +79,9 @@ def token_of_library(gateway: Any) -> str:
 
 
 def test_tokens_are_those_of_the_library(jvm: Any) -> None:
-    address, expected = fields(token_of_library(jvm))
+    # The library reads the clock twice: its token expires in 899 seconds if a second ends between.
+    tokens = (fields(token_of_library(jvm)) for _ in range(20))
+    address, expected = next(token for token in tokens if token[1]["X-Amz-Expires"] == "900")
     signed_at = datetime.strptime(expected["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     ours = fields(signed_token(REGION, CREDENTIALS, signed_at))
     expected.pop("User-Agent")

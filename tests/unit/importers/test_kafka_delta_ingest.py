@@ -75,7 +75,8 @@ def test_transforms_are_jmespath():
     queries = {"date": "substr(meta.at, `0`, `10`)", "meta.offset": "kafka.offset", "a": "b"}
     assert _spec(*PROJECT, *transforms)["transform"] == [{"jmespath": {"set": queries, "allow_missing": True}}]
     fork = _spec(*FORK, "-t", "date: at^bids: null")["transform"]
-    assert fork == [{"jmespath": {"set": {"date": "at", "bids": "null"}, "on_null": "drop"}}]
+    options = {"on_null": "drop", "allow_missing": True}
+    assert fork == [{"jmespath": {"set": {"date": "at", "bids": "null"}, **options}}]
 
 
 def test_the_environment_has_the_certificates(monkeypatch: pytest.MonkeyPatch):
