@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Integer
+from headrace.spec.units import Flag, Integer
 
 
 def _null_word(value: Any) -> Any:
@@ -38,10 +38,10 @@ class Jmespath(SpecModel):
         description="Handling of a null result: `keep` the existing value, `drop` the target from the row, or "
         "set it to `null`.",
     )
-    allow_missing: bool = Field(
+    allow_missing: Flag = Field(
         default=False,
-        description="Fields that no message has are null, as in kafka-delta-ingest, and do not stop the first batch "
-        "(`UnknownColumn`).",
+        description="Read fields that no message has as null, as in kafka-delta-ingest, instead of stopping the first "
+        "batch (`UnknownColumn`).",
     )
 
 

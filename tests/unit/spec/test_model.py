@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
+from headrace.errors import SpecError
 from headrace.spec import Spec, StartAt
 from headrace.spec.route_id import RouteId
 from headrace.transform.from_spec import transform_steps
@@ -124,3 +125,12 @@ def test_steps_and_routing_are_those_that_run(spec):
     compiled = transform_steps(loads(TEXT + steps)[0])
     assert [type(step).__name__ for step in compiled] == ["SetStep", "WhereStep", "DropStep", "RenameStep"]
     assert (spec.routing().by, spec.routing().include) == ("topic", "^o")
+
+
+def test_allow_missing_of_a_step_accepts_only_true_and_false():
+    spec = "pipeline: a\nsource: {{generate: {{}}}}\ntransform: [{{jmespath: {{set: {{b: c}}, allow_missing: {}}}}}]\n"
+    spec += "table: {{path: ./a}}\n"
+    [loaded] = loads(spec.format("true"))
+    assert loaded.transform[0].jmespath.allow_missing is True
+    with pytest.raises(SpecError, match="expected: true or false"):
+        loads(spec.format("1"))
