@@ -31,7 +31,7 @@ HeadraceError
     ├── PermissionDenied · AuthenticationFailed · EndpointInvalid · StorageFull · StorageUnsupported
     ├── TooManyPartitions · ContractViolation · ColumnMismatch · UnknownColumn
     ├── HotStoreTableInvalid · HotStoreValueRejected
-    ├── TooManyRejected           after its batch is recorded; the next run continues behind it
+    ├── TooManyRejected           after its batch is recorded; the next run continues after it
     ├── EnvironmentMismatch       executors lack Headrace, or have other versions than the driver
     └── SparkExited
 """

@@ -36,5 +36,5 @@ def test_a_pipeline_runs_on_a_given_session_and_leaves_it_as_it_is(spark: Any, l
 
 
 def test_a_session_that_is_no_session(lake: Path) -> None:
-    with pytest.raises(UsageError, match="not a classic one"):
+    with pytest.raises(UsageError, match="not a classic SparkSession"):
         headrace.run(spec_of(lake), until="latest", spark="spark")  # type: ignore[arg-type]

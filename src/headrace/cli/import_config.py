@@ -134,7 +134,7 @@ def print_findings(imported: Imported, options: Collection[str] | None = None) -
     findings = imported.findings
     unset = [each for each in findings.run_options if options is not None and each.split()[0] not in options]
     if unset:
-        say(f"{imported.origin} also asks for {' '.join(unset)}", "yellow", head="not set: ", stderr=True)
+        say(f"{' '.join(unset)} (from {imported.origin})", "yellow", head="not set: ", stderr=True)
     for each in findings.not_honoured:
         say(str(each), "yellow", head="not honoured: ", stderr=True)
     for each in findings.assumptions:

@@ -114,8 +114,8 @@ def _spec_file(targets: list[str]) -> Path:
     """The one spec file whose error is resolved."""
     if len(targets) != 1 or not Path(targets[0]).is_file():
         raise UsageError(
-            f"Not one spec file: {' '.join(targets)}.",
-            hint="An option that resolves an error takes the spec of the pipeline; a name is for a paused pipeline.",
+            f"Expected one spec file: {' '.join(targets)}.",
+            hint="Options that resolve an error require the spec of the pipeline. Names are for paused pipelines.",
         )
     return Path(targets[0])
 

@@ -113,7 +113,7 @@ def _print_running(as_json: bool) -> None:
         _print_live(live)
     else:
         where = control_folder()
-        say_progress(f"No pipelines run: {where} has no control socket. Use `headrace status SPEC` for the others.")
+        say_progress(f"No running pipelines: {where} has no control sockets. Use `headrace status SPEC` for others.")
 
 
 def _print_live(live: LivePipelines) -> None:

@@ -108,7 +108,7 @@ def unquoted(texts: pa.StringArray, rows: Numbers, where: str, refuse: Refuse) -
             exact.append(text)
         except UnicodeEncodeError:
             exact.append(None)
-            refuse(rows[at : at + 1], Reason.ENCODING, f"{where}: an escape is half of a surrogate pair")
+            refuse(rows[at : at + 1], Reason.ENCODING, f"{where}: an escape is an unpaired surrogate")
     mask = np.zeros(len(texts), bool)
     mask[escaped] = True
     return pc.replace_with_mask(plain, pa.array(mask), pa.array(exact, pa.string()))

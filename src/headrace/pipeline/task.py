@@ -103,9 +103,9 @@ def run_task(
 
 def _mismatch(expected: Mapping[str, str]) -> EnvironmentMismatch:
     own = versions()
-    wrong = [f"{name} {own.get(name)} instead of {each}" for name, each in expected.items() if own.get(name) != each]
+    wrong = [f"{name} {own.get(name)} (driver: {each})" for name, each in expected.items() if own.get(name) != each]
     return EnvironmentMismatch(
-        f"The executor on {socket.gethostname()} has {', '.join(wrong)} as the driver.",
+        f"The executor on {socket.gethostname()} has other versions than the driver: {', '.join(wrong)}.",
         hint="Run `headrace setup --pack` again, or install the versions of the driver on all nodes.",
     )
 

@@ -129,7 +129,7 @@ def _of_checkpoint(store: Store, topics: Sequence[str], tables: Sequence[Existin
     """
     started, finished = (_numbers(store, folder) for folder in ("offsets", "commits"))
     if not started:
-        raise UsageError(f"{store.uri} is no checkpoint of a streaming query: it has no offsets.")
+        raise UsageError(f"{store.uri} is not a checkpoint of a streaming query: it has no offsets.")
     batch = max(started)
     if batch not in finished and not _is_written(store, batch, tables):
         if batch - 1 not in started:
@@ -156,7 +156,7 @@ def _is_written(store: Store, batch: int, tables: Iterable[ExistingTable]) -> bo
         query = str(json.loads(store.get("metadata"))["id"])
     versions = {each.txns[query] for each in tables if query in each.txns}
     if len(versions) != 1:
-        reason = "no table tells whether its rows are written"
+        reason = "no table has the txn of the query, so it is unknown whether its rows are written"
         if versions:
             reason = f"the tables are at different batches ({min(versions)}, {max(versions)})"
         raise UsageError(

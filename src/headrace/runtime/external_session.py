@@ -21,12 +21,12 @@ def separate_session(spark: Any, settings: Mapping[str, str], *, kafka: bool) ->
 
     if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
         raise UsageError(
-            "The Spark session is not a classic one.",
-            hint="Pass a SparkSession that runs in this process; sessions of Spark Connect cannot run pipelines.",
+            "The Spark session is not a classic SparkSession of this process.",
+            hint="Pass a session that runs in this process. Spark Connect is not supported.",
         )
     if spark.version.split(".")[:2] != __version__.split(".")[:2]:
         raise UsageError(
-            f"The session is of Spark {spark.version}, but PySpark is {__version__}.",
+            f"The session runs Spark {spark.version}, but the installed PySpark is {__version__}.",
             hint=f"Install pyspark=={spark.version}, or use a cluster with Spark {__version__}.",
         )
     if kafka and not _is_loadable(spark, _KAFKA):

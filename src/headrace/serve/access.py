@@ -64,7 +64,7 @@ class ListenOptions:
             raise UsageError(f"Invalid address: '{self.address}'.", hint=f"Use {expected}.") from None
         if (self.certificate is None) is not (self.key is None):
             raise UsageError(
-                "--listen-certificate and --listen-key belong together.", hint="Give both, or none of them."
+                "--listen-certificate and --listen-key must be used together.", hint="Specify both, or neither."
             )
         if is_loopback(split_address(self.address)[0]):
             return

@@ -52,7 +52,7 @@ def _process(name: str, command: str) -> RunningProcess | None:
     except FileNotFoundError:  # it has just ended
         return None
     except (OSError, ValueError) as error:
-        return RunningProcess(name, pid_of(name), {}, f"does not answer: {error}")
+        return RunningProcess(name, pid_of(name), {}, f"does not respond: {error}")
     return RunningProcess(name, int(fields["process"]), fields)
 
 
@@ -89,7 +89,7 @@ def _unknown_pipeline(pipeline: str, processes: Sequence[RunningProcess]) -> Hea
     folder = control_folder()
     if not processes:
         return UsageError(
-            f"No running process found: {folder} has no control socket of one.",
+            f"No running process found: {folder} has no control sockets.",
             hint="Start the pipeline with `headrace run SPEC`. Processes of other users, in containers or with another "
             "XDG_RUNTIME_DIR are not visible: run the command where the process runs, as its user.",
         )

@@ -65,7 +65,7 @@ def _target(option: str, url: str, plaintext: bool) -> _Target:
     if host is None or parts.scheme not in ("http", "https") or parts.username is not None:
         raise UsageError(
             f"{option}: invalid URL, which is not shown, as it may be a secret.",
-            hint="Use https://host/path. A token belongs into the variable for it.",
+            hint="Use https://host/path. Set a token in its environment variable, not in the URL.",
         )
     if parts.scheme == "http" and not plaintext and not is_loopback(host):
         raise UsageError(
@@ -174,10 +174,10 @@ class EventPoster:
                 connection.request("POST", self._target.path, post.body, self._headers)
                 status = connection.getresponse().status
         except (OSError, HTTPException) as error:
-            return f"{self._target.name} does not answer: {error}", True
+            return f"{self._target.name} does not respond: {error}", True
         if 200 <= status < 300:
             return None, False
-        return f"{self._target.name} answers with status {status}", status >= 500 or status in _TEMPORARY
+        return f"{self._target.name} responds with status {status}", status >= 500 or status in _TEMPORARY
 
     def _warn(self, text: str) -> None:
         self.report({"event": "warning", "pipeline": None, "text": f"{self._option}: {text}"})

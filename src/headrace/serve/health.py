@@ -88,7 +88,7 @@ def problems_of(view: PipelineView) -> list[str]:
         why = () if reason is None else (reason.error, reason.message)
         problems.append(": ".join(part for part in (state, *why) if part))
     if view.state is PipelineState.RUNNING and lag.checked is not None and not lag.is_known:
-        problems.append("the lag is unknown: the source does not answer")
+        problems.append("the lag is unknown: the source does not respond")
     if view.hot_store_error is not None:
         problems.append(f"the hot store cannot be written: {view.hot_store_error}")
     if view.is_fresh is False:

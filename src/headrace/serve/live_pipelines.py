@@ -137,7 +137,7 @@ class EndpointClient:
                 status, body = response.status, response.read(_MAX_RESPONSE)
         except (OSError, HTTPException, socket.gaierror) as error:
             raise UsageError(
-                f"{self._url} does not answer: {error}.",
+                f"{self._url} does not respond: {error}.",
                 hint="The address is that of `headrace run --listen`. For a certificate of your own authority, set "
                 "SSL_CERT_FILE.",
             ) from None
@@ -149,7 +149,7 @@ class EndpointClient:
                 hint=f"Set {TOKEN_VARIABLES[Role.VIEWER]} or {TOKEN_VARIABLES[Role.VIEWER]}_FILE.",
             )
         raise UsageError(
-            f"{self._url}{path} answers with status {status}: {_message(body)}",
+            f"{self._url}{path} responds with status {status}: {_message(body)}",
             hint="Use the URL that `headrace run --listen` prints.",
         )
 

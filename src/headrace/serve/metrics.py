@@ -333,14 +333,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("headrace_table_version", "Version of the last commit.", _tables(lambda each: each.version), ("table",)),
     Family(
         "headrace_table_last_commit_timestamp_seconds",
-        "When the table got its last commit of this process.",
+        "When this process last committed to the table.",
         _tables(lambda each: each.committed.timestamp()),
         ("table",),
     ),
     Family("headrace_table_commits", "Commits.", _tables(lambda each: each.commits), ("table",), "counter"),
     Family(
         "headrace_table_conflicts",
-        "Attempts to commit that another writer preceded; each was repeated.",
+        "Commit attempts that failed because another writer committed first; each was repeated.",
         _tables(lambda each: each.conflicts),
         ("table",),
         "counter",
@@ -397,7 +397,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "headrace_hot_store_version",
-        "Version of a table that the hot store has got in this process.",
+        "Version of a table that this process has written to the hot store.",
         _hot_tables("version"),
         ("table",),
     ),

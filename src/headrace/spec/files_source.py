@@ -123,8 +123,8 @@ class FilesSpec(SpecModel):
         default=100_000,
         ge=100,
         le=10_000_000,
-        description="Files that the pipeline remembers by name; older ones by a modification time before which files "
-        "are no longer read.",
+        description="Number of the newest files that are remembered by name. Of older ones, only the newest "
+        "modification time is remembered: unknown files that are not newer are not read.",
     )
     rate: Rate | None = Field(default=None, description="Maximum rate of records. Default: unlimited.")
 

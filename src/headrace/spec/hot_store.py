@@ -1,4 +1,4 @@
-"""Hot store: a database that has the rows of the Delta tables, too."""
+"""Hot store: a database to which the rows of the Delta tables are also written."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class PostgresSpec(SpecModel):
 
 
 class HotStoreSpec(SpecModel):
-    """Hot store: a database that has the rows of the Delta tables, too."""
+    """Hot store: a database to which the rows of the Delta tables are also written."""
 
     postgres: PostgresSpec = Field(description="PostgreSQL.")
 

@@ -231,7 +231,7 @@ class Spec(SpecModel):
         default=None, description="Table maintenance while the pipeline runs; disabled by default."
     )
     hot_store: HotStoreSpec | None = Field(
-        default=None, description="Database that has the rows of the tables, too; disabled by default."
+        default=None, description="Database to which rows are also written; disabled by default."
     )
     lease: LeaseSpec = Field(default=LeaseSpec(), description="Single-instance lease.")
     spark: SparkSpec = Field(default=SparkSpec(), description="Spark settings.")

@@ -154,7 +154,7 @@ class SaslSpec(SpecModel):
     def _token_keys(self) -> tuple[str, ...]:
         """The keys that OAUTHBEARER requires; InvalidValue unless there is exactly one origin of tokens."""
         if (self.token_endpoint is None) == (self.token_file is None):
-            message = "token_endpoint and token_file together" if self.token_file else "no origin of tokens"
+            message = "token_endpoint and token_file together" if self.token_file else "no source of tokens"
             raise InvalidValue("token_endpoint or token_file", message=message)
         if self.token_file is None:
             return ("client_id", "client_secret")

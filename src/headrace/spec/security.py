@@ -10,7 +10,7 @@ from headrace.spec.secrets import Secret
 
 
 class TlsSpec(SpecModel):
-    """TLS to the broker; host names are always verified."""
+    """TLS connection to a server; host names are always verified."""
 
     ca: str | None = Field(
         default=None, description="CA certificates to trust: PEM text or `${file:…}`. Default: the system trust store."

@@ -42,7 +42,7 @@ class KafkaSpec(KafkaConnection):
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
-        description="Isolation level; `read_committed` skips records of open and aborted transactions.",
+        description="Isolation level; `read_committed` skips records of aborted transactions and waits for open ones.",
     )
     group: str | None = Field(
         default=None,

@@ -38,7 +38,7 @@ SPARK_SETTINGS: dict[str, str] = {
     "spark.rpc.askTimeout": "Timeout of a remote call.",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "Maximum time to wait for executors before the first batch.",
     "spark.scheduler.minRegisteredResourcesRatio": "Ratio of executors to wait for before the first batch.",
-    "spark.speculation": "Run copies of slow tasks; the first result counts.",
+    "spark.speculation": "Run speculative copies of slow tasks; the first result counts.",
     "spark.speculation.interval": "Interval between checks for slow tasks.",
     "spark.speculation.minTaskRuntime": "Minimum run time of a task before it is copied.",
     "spark.speculation.multiplier": "How many times slower than the median a slow task is.",

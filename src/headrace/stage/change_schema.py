@@ -86,5 +86,5 @@ def check_merging(
     if SOURCE.name not in schema.names and (sequence is None or columns):
         raise UsageError(
             f"the table has no column {SOURCE.name}, which orders changes.",
-            hint="Add that column to the table, or order changes by one of their own columns: merge.sequence_by.",
+            hint="Add that column to the table, or set merge.sequence_by to a column that orders changes.",
         )

@@ -77,7 +77,7 @@ def examine_imported(imported: Imported, base: Path) -> tuple[list[Spec], list[D
     """Valid pipelines of an imported configuration, whose secrets in plain text are kept in memory."""
     for secret in imported.findings.secrets:
         if not provide_secret(secret.variable, secret.value, str(Path(imported.origin).absolute())):
-            message = f"another file has another secret for {secret.variable}"
+            message = f"another file has a different secret for {secret.variable}"
             imported.findings.error(
                 secret.place, secret.name, message, "a reference to a variable, or `headrace import`"
             )

@@ -40,8 +40,8 @@ def _selected_before(spec: Spec, entry: TopicSpec, here: Path) -> Iterator[Unloc
         if topic in entry.topics[:nth]:
             yield UnlocatedDiagnostic(place, f"duplicate topic '{topic}'", "unique topics", depends_on=())
         if first := next((each for each in earlier if each.selects(topic)), None):
-            message = f"'{topic}' is selected by the entry '{first.name}' before"
-            yield UnlocatedDiagnostic(place, message, "this entry before that one, or another topic")
+            message = f"'{topic}' is already selected by the entry '{first.name}'"
+            yield UnlocatedDiagnostic(place, message, f"another topic, or this entry before '{first.name}'")
 
 
 def _unread(

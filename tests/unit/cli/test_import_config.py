@@ -154,7 +154,7 @@ def test_a_run_names_the_options_that_the_file_asks_for(
     imported = import_file("danube.toml", (configs / "danube.toml").read_text(), {})
     assert imported is not None
     print_findings(imported, options)
-    line = "not set: danube.toml also asks for --listen 127.0.0.1:9090 --metrics-profile danube\n"
+    line = "not set: --listen 127.0.0.1:9090 --metrics-profile danube (from danube.toml)\n"
     assert capsys.readouterr().err == (line if unset else "")
 
 

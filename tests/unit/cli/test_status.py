@@ -109,7 +109,7 @@ def test_without_running_processes_it_says_so(cli: Run, tmp_path: Path) -> None:
     code, out, err = cli("status")
     assert (code, out) == (0, "")
     assert err == (
-        f"No pipelines run: {tmp_path}/runtime/headrace has no control socket. Use `headrace status SPEC` for the "
+        f"No running pipelines: {tmp_path}/runtime/headrace has no control sockets. Use `headrace status SPEC` for "
         "others.\n"
     )
     assert cli("status", "--json") == (0, "", "")

@@ -228,7 +228,7 @@ def test_an_endpoint_that_refuses_or_does_not_answer(
     assert f"{url} requires a token. Set HEADRACE_VIEWER_TOKEN or HEADRACE_VIEWER_TOKEN_FILE." in err
     monkeypatch.setenv("HEADRACE_VIEWER_TOKEN", "another-token-of-32-characters")
     assert "requires another token" in cli("top", "--url", url)[2]
-    assert "does not answer" in cli("top", "--url", "http://127.0.0.1:1")[2]
+    assert "does not respond" in cli("top", "--url", "http://127.0.0.1:1")[2]
     assert "Invalid URL: 'localhost:9187'." in cli("top", "--url", "localhost:9187")[2]
     code, _, err = cli("top", "--url", "http://lake.example:9187")
     assert code == 2

@@ -105,7 +105,7 @@ def test_a_task_without_an_error_raises_nothing() -> None:
 def test_another_version_is_named_before_its_input_is_read():
     other = {**task.versions(), "PyArrow": "1.2.3"}
     (batch,) = task.run_task(other, b"not a pickle", 1, datetime.now(UTC), [])
-    with pytest.raises(EnvironmentMismatch, match=f"PyArrow {pa.__version__} instead of 1.2.3"):
+    with pytest.raises(EnvironmentMismatch, match=rf"PyArrow {pa.__version__} \(driver: 1.2.3\)"):
         task.raise_task_error([Manifest.from_json(batch["manifest"][0].as_py())])
 
 

@@ -232,10 +232,10 @@ def test_a_batch_that_may_be_written(takeover: Run, harness: Harness) -> None:
     five_rows(harness, {})
     code, _, err = takeover(checkpoint(harness, [3, 5], 1), "--yes")
     assert code == 2
-    assert "Batch 1 of the query was started and not finished, and no table tells" in err
+    assert "Batch 1 of the query was started and not finished, and no table has the txn" in err
 
 
 def test_no_checkpoint(takeover: Run, harness: Harness) -> None:
     code, _, err = takeover(f"checkpoint:{harness.folder}/nothing", "--yes")
     assert code == 2
-    assert "is no checkpoint" in err
+    assert "is not a checkpoint" in err

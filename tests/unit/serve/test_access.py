@@ -71,7 +71,7 @@ def test_other_addresses_need_a_token_and_tls(address: str):
 
 
 def test_certificate_and_key_belong_together():
-    with pytest.raises(UsageError, match="belong together"):
+    with pytest.raises(UsageError, match="must be used together"):
         Access(ListenOptions("127.0.0.1:0", certificate=Path("c")), {})
 
 

@@ -165,7 +165,7 @@ def test_a_process_that_does_not_answer_is_named(runtime: Path, monkeypatch: pyt
         silent.listen()
         live = pipelines_of_processes()
         assert live.pipelines == []
-        assert live.warnings == ["process 4711 does not answer: timed out"]
+        assert live.warnings == ["process 4711 does not respond: timed out"]
         with pytest.raises(UsageError, match=r"No running process has a pipeline 'shop'\. The process 4711 does not"):
             process_of("shop")
 

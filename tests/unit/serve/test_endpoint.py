@@ -120,7 +120,7 @@ def test_a_pipeline_is_ready_once_it_runs(open_client: Client, monitor: Monitor)
 
 PROBLEMS = [
     ([progress()], []),
-    ([progress(lag=None)], ["the lag is unknown: the source does not answer"]),
+    ([progress(lag=None)], ["the lag is unknown: the source does not respond"]),
     ([stopped()], ["failed: SourceGap: Offsets are gone."]),
     ([progress(), retry("BrokerUnreachable")], ["waits for the next attempt: BrokerUnreachable: no answer"]),
     ([stopped(), state("restarting")], ["restarts after an error: SourceGap: Offsets are gone."]),

@@ -74,7 +74,7 @@ def test_a_temporary_failure_is_retried_until_it_succeeds(receiver: Receiver, st
         eventually(lambda: len(receiver.requests) == 5, 60, lambda: str(receiver.requests))
     assert [each["state"] for each in receiver.posted()] == ["paused"] * 4 + ["running"]
     (warning,) = warnings
-    assert warning == f"--webhook: 127.0.0.1:{receiver.port} answers with status {status}; retrying until it succeeds"
+    assert warning == f"--webhook: 127.0.0.1:{receiver.port} responds with status {status}; retrying until it succeeds"
 
 
 @pytest.mark.parametrize("status", [301, 400, 404])
@@ -85,7 +85,7 @@ def test_a_refused_event_is_dropped_with_a_warning(receiver: Receiver, status: i
         webhook(state("running"))
         eventually(lambda: len(receiver.requests) == 2, 60, lambda: str(receiver.requests))
     (warning,) = warnings
-    assert warning.endswith(f"answers with status {status}; an event of shop is dropped")
+    assert warning.endswith(f"responds with status {status}; an event of shop is dropped")
     assert "s3cr3t" not in warning
 
 
@@ -99,7 +99,7 @@ def test_a_server_that_starts_later_gets_the_events() -> None:
         with served(receiver):
             eventually(lambda: receiver.posted(), 60, "the event")
     assert len(warnings) == 1
-    assert "does not answer" in warnings[0]
+    assert "does not respond" in warnings[0]
 
 
 def test_a_server_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_tls_verifies_the_server(certificates: Certificates, monkeypatch: pytest
     [
         ("ftp://s3cr3t.example/hook", "invalid URL, which is not shown"),
         ("s3cr3t.example", "invalid URL"),
-        ("https://ann:s3cr3t@hooks.example/x", "A token belongs into the variable for it"),
+        ("https://ann:s3cr3t@hooks.example/x", "Set a token in its environment variable"),
         ("http://hooks.example:x/s3cr3t", "invalid URL"),
         ("http://hooks.example/s3cr3t", "events would be sent to hooks.example unencrypted"),
     ],

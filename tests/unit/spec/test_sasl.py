@@ -119,7 +119,7 @@ def without(*keys: str, **more: Any) -> dict[str, Any]:
 
 
 WRONG = [
-    (without("token_endpoint"), "", "no origin"),
+    (without("token_endpoint"), "", "no source of tokens"),
     (without(token_file="/token"), "", "together"),
     (without("client_secret"), "client_secret", "missing"),
     (without("client_id"), "client_id", "missing"),

@@ -28,7 +28,7 @@ def test_files_with_different_secrets_for_one_variable_are_refused(tmp_path: Pat
     for name, secret in (("one", "first-secret"), ("two", "second-secret")):
         (tmp_path / f"{name}.yaml").write_text(text.replace("minioadmin", secret).replace("events:", "clicks:", 1))
     load(tmp_path / "one.yaml")
-    with pytest.raises(SpecError, match="another file has another secret for CLICKS_ACCESS_KEY_ID") as error:
+    with pytest.raises(SpecError, match="another file has a different secret for CLICKS_ACCESS_KEY_ID") as error:
         load(tmp_path / "two.yaml")
     assert "second-secret" not in str(error.value)
     (tmp_path / "one.yaml").write_text((tmp_path / "one.yaml").read_text().replace("first-secret", "renewed-secret"))

@@ -38,9 +38,9 @@ def test_a_valid_spec():
         (
             [entry("logs", match="."), entry()],
             "topics[1].topic[0]",
-            "'orders' is selected by the entry 'logs' before",
+            "'orders' is already selected by the entry 'logs'",
         ),
-        ([entry(), entry("two", topic="orders")], "topics[1].topic[0]", "'orders' is selected by the entry 'orders'"),
+        ([entry(), entry("two", topic="orders")], "topics[1].topic[0]", "'orders' is already selected by the entry"),
         ([entry(), entry(topic="payments", table={"path": "/lake/p"})], "topics[1].name", "duplicate name 'orders'"),
         ([entry(), entry("payments", table={"path": "/lake/orders/x"})], "topics[1].table.path", "overlaps with the"),
         ([entry(table={"path": "/lake/rest"})], "topics[0].table.path", "overlaps with the pipeline's main table"),

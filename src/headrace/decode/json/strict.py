@@ -129,7 +129,7 @@ def _refuse_lone_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise UnfitValue(Reason.ENCODING, "an escape is half of a surrogate pair") from None
+        raise UnfitValue(Reason.ENCODING, "an escape is an unpaired surrogate") from None
 
 
 class Cutter:

@@ -37,7 +37,7 @@ class ScramExchange:
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramFailed("the server's nonce does not continue the client's")
         if not iterations.isascii() or not iterations.isdigit() or len(iterations) > len(str(_MAX_ITERATIONS)):
-            raise ScramFailed("the server's iteration count is no number")
+            raise ScramFailed("the server's iteration count is not a number")
         if not _MIN_ITERATIONS <= int(iterations) <= _MAX_ITERATIONS:
             raise ScramFailed(f"{iterations} iterations; expected {_MIN_ITERATIONS:,} to {_MAX_ITERATIONS:,}")
         client_key, server_key = _keys(self._password, salt, int(iterations))

@@ -74,7 +74,7 @@ def _storable(kind: pa.DataType, where: str) -> pa.DataType:
 
 def _key(kind: pa.DataType, where: str) -> pa.DataType:
     if _SCALARS.get(kind) != pa.string():
-        raise UsageError(f"{where} yields a map whose keys are {kind}; a map's keys are text.")
+        raise UsageError(f"{where} yields a map whose keys are {kind}; map keys must be strings.")
     return pa.string()
 
 

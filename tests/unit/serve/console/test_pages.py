@@ -47,7 +47,7 @@ def test_an_unknown_lag_is_unknown(served: ServedConsole) -> None:
         for path in ("/", "/pipelines/shop"):
             text = words(other.page(path))
             assert "unknown" in text
-            assert "the lag is unknown: the source does not answer" in text
+            assert "the lag is unknown: the source does not respond" in text
 
 
 def test_a_failed_pipeline_says_why_and_what_to_do(served: ServedConsole) -> None:

@@ -66,7 +66,7 @@ if (form) {
         result.replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
       })
       .catch((error) => {
-        if (error.name !== "AbortError") result.textContent = "The console does not answer.";
+        if (error.name !== "AbortError") result.textContent = "The console does not respond.";
       });
   };
   form.addEventListener("input", () => {
