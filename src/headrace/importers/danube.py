@@ -34,7 +34,7 @@ RETRY = {
 PROCESSING = {
     "batch_size": Key("integer", 1_000, minimum=1),
     "batch_timeout_ms": Key("integer", 1_000),
-    "poll_interval_ms": Key("integer", reason="the broker sends messages as they come; nothing is polled"),
+    "poll_interval_ms": Key("integer", reason="the broker pushes messages; Headrace does not poll"),
     "metrics_port": Key("integer", maximum=65535),
     "log_level": Key(reason=_LOGS[0], advice=_LOGS[1]),
 }
@@ -178,7 +178,7 @@ class _Danube:
             self._processing.skip("batch_size", reason)
             self._processing.skip("batch_timeout_ms", reason)
         project = self._setting(self._deltalake, "gcp_project_id")
-        self._findings.fulfill(project, "buckets are found without a project")
+        self._findings.fulfill(project, "bucket names are global; no project is needed")
 
     def _required(self, setting: Setting, message: str) -> Setting:
         if not setting.value:

@@ -130,7 +130,7 @@ def _import_env_file(file: str, text: str, dialect: str | None) -> Imported:
     used |= imported.findings.names() | OPTION_VARIABLES
     for name, setting in settings.items():
         if name not in used:
-            imported.findings.skip(setting, "it has no effect together with the other variables")
+            imported.findings.skip(setting, "it has no effect with the other variables that are set")
     return imported
 
 

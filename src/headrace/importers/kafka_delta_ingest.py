@@ -61,7 +61,7 @@ FLAGS: Mapping[str, CommandFlag] = {
     "max_messages_per_batch": CommandFlag("MAX_MESSAGES_PER_BATCH", "m", "integer", 5_000, 1_000_000),
     "min_bytes_per_file": CommandFlag("MIN_BYTES_PER_FILE", "b", "integer", 134_217_728),
     "housekeeping_loop_iteration": CommandFlag(
-        "HOUSEKEEPING_LOOP_ITERATION", kind="integer", form="fork", reason="there is no receive loop to count"
+        "HOUSEKEEPING_LOOP_ITERATION", kind="integer", form="fork", reason="Headrace has no receive loop"
     ),
     "deserialization_workers": CommandFlag(
         "DESERIALIZATION_WORKERS", kind="integer", form="fork", reason=_PARALLEL, advice=_PARALLEL_ADVICE
@@ -85,8 +85,8 @@ FLAGS: Mapping[str, CommandFlag] = {
         "SECONDS_IDLE_KAFKA_READ_BEFORE_FLUSH",
         kind="integer",
         form="fork",
-        reason="batches start by the clock, also when no record arrives",
-        advice="flush.every is the longest wait",
+        reason="batches start after a time, even if no further record arrives",
+        advice="flush.every is the maximum time between two batches",
     ),
     "partition_columns": CommandFlag("PARTITION_COLUMNS", form="fork"),
     "transform": CommandFlag("TRANSFORMS", "t", "list"),
@@ -116,7 +116,7 @@ OTHER_VARIABLES: Mapping[str, tuple[str, str]] = {  # reason and advice of those
     "SCHEMA_REGISTRY_PASSWORD": ("", ""),
     "SCHEMA_REGISTRY_PROXY": ("", ""),
     "KDI_METRICS_PREFIX": ("", ""),
-    "KDI_METRICS_INPUT_QUEUE_SIZE": ("metrics have no queue", ""),
+    "KDI_METRICS_INPUT_QUEUE_SIZE": ("Headrace has no metrics queue", ""),
     "RUST_LOG": (_LOGS, "Use `headrace run --log-format`"),
     "SENTRY_DSN": ("errors are not sent to Sentry", "Collect the log, or the events of `headrace run --json`"),
 }
@@ -462,7 +462,7 @@ class _Pipeline:
         if not rows.is_set:
             # A record batch of kafka-delta-ingest is not a commit: only bytes and latency start one.
             rows = rows.as_value(1_000_000)
-        self._draft.set("flush.rows", rows, "" if rows.is_set else "bytes or latency start a batch before")
+        self._draft.set("flush.rows", rows, "" if rows.is_set else "flush.bytes or flush.every starts a batch earlier")
         if rows.value > 1_000_000:
             self._draft.set("limits.batch_rows", rows)
         self._draft.set("flush.bytes", size.as_value(spell_size(size.value)))

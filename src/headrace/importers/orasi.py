@@ -177,7 +177,7 @@ def _import_own(draft: SpecDraft, config: Section, findings: Findings) -> None:
     if not streaming.value:
         message = "there is no stream to import: the operation is disabled"
         findings.error(streaming.place, streaming.name, message, "true, or `DeltaConfig.from_toml` of the builder API")
-    findings.fulfill(streaming, "the spec is the stream")
+    findings.fulfill(streaming, "a pipeline always streams")
     for key in ("upsert_enabled", "delete_enabled", "bulk_insert_enabled"):
         findings.fulfill(operations.get(key), _API)
     path = config.required("table_path")
@@ -281,7 +281,7 @@ def _set_contract(draft: SpecDraft, schema: Section, findings: Findings) -> None
     if strict.value:
         draft.set("table.strict", strict)
         for setting in (evolution, merge):
-            findings.fulfill(setting, "strict_mode comes first")
+            findings.fulfill(setting, "strict_mode takes precedence")
     else:
         findings.fulfill(strict, "records that do not fit are dead letters")
         first = merge if evolution.value and not merge.value else evolution
@@ -324,8 +324,8 @@ def _set_maintenance(draft: SpecDraft, table: Section, findings: Findings) -> No
         return
     for setting in (optimize, vacuum):
         if setting.value:
-            advice = "Run `headrace table optimize` or `headrace table vacuum` at times"
+            advice = "Run `headrace table optimize` or `headrace table vacuum` regularly"
             findings.skip(setting, "maintenance compacts and vacuums together, and one of them is disabled", advice)
         else:
-            findings.fulfill(setting, "a pipeline without the key maintenance does neither")
+            findings.fulfill(setting, "a pipeline without the key maintenance does not compact or vacuum")
     table.skip("retention_hours", "without maintenance, nothing is deleted")

@@ -223,7 +223,7 @@ class _Rivven:
                 self._findings.skip(path, f"it is served at {expected}")
             elif key not in enabled:
                 for setting in (enable, port, path):
-                    self._findings.fulfill(setting, "nothing listens without --listen")
+                    self._findings.fulfill(setting, "nothing is served without --listen")
 
     def _draft(self, name: str, sink: Section) -> SpecDraft:
         draft = SpecDraft(sink.place, SYSTEM)
@@ -249,7 +249,7 @@ class _Rivven:
         broker = brokers[0] if brokers else "localhost:9092"
         draft.set("source.rivven.broker", broker)
         for other in brokers[1:]:
-            findings.skip(other, "one broker is the first contact; it names the others")
+            findings.skip(other, "Headrace connects to the first broker, which names the others")
         topics = sink.texts("topics")
         if not topics:
             message = f"Sink '{name}' must have at least one topic"

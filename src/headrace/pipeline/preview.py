@@ -58,7 +58,7 @@ def preview_records(spec: Spec, records: pa.Table | None, count: int = 10, where
     plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
     applied = plan.apply(records)
     unknown = unknown_everywhere(applied.unknown.items(), plan.branches, plan.schemas)
-    notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
+    notes += [f"{each}. A run stops with UnknownColumn." for each in unknown]
     tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
     return Preview(spec.pipeline, tables, applied.dead_letters, applied.counts, tuple(notes), shown, tuple(unknown))

@@ -194,7 +194,7 @@ def denied(connection: HTTPConnection, needed: Role) -> Response | None:
     has = role(connection)
     if has is not None and has >= needed:
         return None
-    message = f"This needs the role {needed.name.lower()}: set {TOKEN_VARIABLES[needed]} and send its token."
+    message = f"This requires the {needed.name.lower()} role: set {TOKEN_VARIABLES[needed]} and send its token."
     return JSONResponse({"error": "forbidden", "message": message}, 403)
 
 

@@ -123,7 +123,7 @@ class BranchSpec(SpecModel):
 
 
 class TopicSpec(BranchSpec):
-    """Settings of some topics: their records are decoded, transformed and written in their own way."""
+    """Settings of some topics: how their records are decoded, transformed and written."""
 
     name: str = Field(pattern=NAME_OF_BRANCH, description="Unique name of the entry, also among `branches`.")
     topic: Annotated[

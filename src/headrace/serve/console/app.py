@@ -137,7 +137,7 @@ class Console:
         try:
             return await asyncio.wait_for(loop.run_in_executor(self._pool, work), _PAGE_SECONDS)
         except TimeoutError:
-            message = f"The stores did not answer within {_PAGE_SECONDS:.0f} s."
+            message = f"The storage did not respond within {_PAGE_SECONDS:.0f} s."
             return self._pages.failure(503, message, "Reload the page, or check the storage of the pipeline.")
         except PageNotFound as missing:
             return self._pages.failure(404, str(missing), "Start at the overview.")

@@ -144,7 +144,7 @@ class OperatorChanges:
             ("Files", f"{statistics.files:,} ({size_text(statistics.bytes)})"),
             ("Small files", f"{statistics.small_files:,}"),
         )
-        effect = "Small files are rewritten into larger ones. No row changes; the pipeline goes on."
+        effect = "Small files are rewritten into larger ones. No row changes; the pipeline continues."
         command = f"headrace table optimize {request.table.uri}"
         return ChangePlan(request.kind, request.table.name, effect, facts, command=command)
 

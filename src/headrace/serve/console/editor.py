@@ -125,7 +125,7 @@ def _applied(
         tuple(_rows(_name(spec, route), rows) for route, rows in applied.tables.items() if len(rows)),
         rejected,
         applied.counts.records(),
-        tuple(f"{each}. A run stops at it (UnknownColumn)." for each in unknown),
+        tuple(f"{each}. A run stops with UnknownColumn." for each in unknown),
     )
 
 

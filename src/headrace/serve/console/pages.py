@@ -256,7 +256,7 @@ class Pages:
     def forbidden(self, has_operator: bool) -> Page:
         """The page for visitors whose role does not suffice."""
         hint = "Sign in with the operator token." if has_operator else "Start Headrace with HEADRACE_OPERATOR_TOKEN."
-        return self.failure(403, "This needs the role operator.", hint)
+        return self.failure(403, "This requires the operator role.", hint)
 
     def failure(self, status: int, message: str, hint: str = "") -> Page:
         """A page about an error."""

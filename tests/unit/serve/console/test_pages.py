@@ -221,7 +221,7 @@ def test_a_store_that_does_not_answer_is_an_error_after_a_while(
     finally:
         released.set()
     assert status == 503
-    assert "did not answer within" in html
+    assert "did not respond within" in html
 
 
 def test_an_error_of_a_part_leaves_the_other_parts(tmp_path: Path) -> None:
