@@ -6,9 +6,12 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +177,75 @@ def test_copies_of_slow_tasks_write_nothing_twice(shop: Shop, cluster: Standalon
     shop.send(60_000)
     with start_cli(["run", shop.write_spec(), "--until", "latest"]) as running:
         finish(shop, running)
+
+
+@contextmanager
+def losing_shuffles(cluster: StandaloneCluster) -> Iterator[None]:
+    """Delete the first shuffle files that each executor writes for a shuffle; those of a retried stage stay."""
+    ended, lost = threading.Event(), set[tuple[Path, str]]()
+
+    def delete() -> None:
+        while not ended.wait(0.002):
+            files: dict[tuple[Path, str], list[Path]] = {}
+            with suppress(FileNotFoundError):  # an executor has ended and deletes its folders
+                for file in cluster.folder.glob("worker-*/local/spark-*/executor-*/blockmgr-*/*/shuffle_*_0.data"):
+                    files.setdefault((file.parents[1], file.name.split("_")[1]), []).append(file)
+            for shuffle in files.keys() - lost:
+                for file in files[shuffle]:
+                    file.unlink(missing_ok=True)
+            lost.update(files)
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def stages(log: Path) -> tuple[dict[int, int], set[int]]:
+    """Of an event log: the last attempt of each stage, and the stages that have failed for lack of map output."""
+    attempts, failed = dict[int, int](), set[int]()
+    for file in log.rglob("events_*"):
+        for event in map(json.loads, file.read_text().splitlines()):
+            stage = event.get("Stage Info") or {}
+            if event["Event"] == "SparkListenerStageSubmitted":
+                attempts[stage["Stage ID"]] = max(attempts.get(stage["Stage ID"], 0), stage["Stage Attempt ID"])
+            if re.search("FetchFailed", stage.get("Failure Reason") or ""):
+                failed.add(stage["Stage ID"])
+    return attempts, failed
+
+
+@pytest.mark.slow
+def test_stages_of_merges_are_retried(shop: Shop, cluster: StandaloneCluster) -> None:
+    """Lost shuffle files: Spark runs a map stage again that had succeeded, and the rest of the stage that read it."""
+    log = shop.scratch / "event-log"
+    log.mkdir()
+    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false"}
+    several_tasks = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "8"}
+    columns = [{"name": "id", "type": "bigint"}, {"name": "number", "type": "bigint"}]
+    shop.options |= {
+        "spark": spark_keys(cluster, conf=LOOPBACK | logged | several_tasks),
+        "transform": [],
+        "route": {"by": "fixed"},
+        "table": {"path": f"{shop.lake}/orders", "mode": "upsert", "merge": {"keys": ["id"]}, "columns": columns},
+        "limits": {"batch_rows": 2000, "merge_bytes": 0},
+    }
+    shop.send_values(b'{"id": %d, "number": %d}' % (number % 3000, number) for number in range(8000))
+    with losing_shuffles(cluster):
+        finished = drain(shop)
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    attempts, failed = stages(log)
+    retried = {stage for stage, attempt in attempts.items() if attempt > 0}
+    assert retried & failed, (attempts, failed)
+    assert retried - failed, (attempts, failed)
+    expected = {number % 3000: number for number in range(8000)}
+    written = rows(shop, "orders")
+    assert sorted((row["id"], row["number"]) for row in written) == sorted(expected.items())
+    merged = [batch["tables"][0] for batch in rows(shop, "_headrace/shop/ledger")]
+    assert sum(table["inserted"] for table in merged) == len(expected), merged
+    assert sum(table["inserted"] + table["updated"] for table in merged) == 8000, merged
 
 
 # ---- other ways in ----
