@@ -30,9 +30,9 @@ def timed(began: float | None) -> dict[str, str]:
     return {} if began is None else {"executionTimeMs": str(max(1, round(1000 * (time.monotonic() - began))))}
 
 
-def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """The JSON of a version."""
-    return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
+def commit(lines: Iterable[Mapping[str, Any]], txns: Mapping[str, int] | None = None) -> bytes:
+    """The JSON of a version, with its txns as the last lines."""
+    return "\n".join([*map(_JSON.encode, lines), *_txns(txns or {})]).encode() + b"\n"
 
 
 def add_actions(files: Sequence[StagedFile], *, data_change: bool = True) -> Iterator[dict[str, Any]]:
@@ -71,10 +71,14 @@ def removes(files: Iterable[File], *, data_change: bool = True) -> Iterator[dict
         }
 
 
-def txns(versions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The `txn` actions; without `lastUpdated`, a table that expires transactions drops them."""
+def _txns(versions: Mapping[str, int]) -> Iterator[str]:
+    """The `txn` actions; without `lastUpdated`, a table that expires transactions drops them.
+
+    Formatted, because a source has up to thousands of partitions, and each commit has a txn of every one.
+    """
     at = now()
-    return ({"txn": {"appId": name, "version": version, "lastUpdated": at}} for name, version in versions.items())
+    for name, version in versions.items():
+        yield f'{{"txn":{{"appId":{_JSON.encode(name)},"version":{version},"lastUpdated":{at}}}}}'
 
 
 def append_info(

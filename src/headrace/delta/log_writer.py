@@ -172,10 +172,9 @@ class LogWriter:
             state.protocol.action(),
             metadata.action(),
             *commit_builder.add_actions(files),
-            *commit_builder.txns(txns),
         ]
         with self._outcome_unknown():
-            tag = self._put(0, commit_builder.commit(lines))
+            tag = self._put(0, commit_builder.commit(lines, txns))
             landed = tag is not None or _commit_id(self.store, 0) == pending.commit_id
         if not landed:
             self._load_created()
@@ -223,8 +222,8 @@ class LogWriter:
                     commit_builder.append_info(files, pending.number, pending.commit_id, info, old, began),
                     *commit_builder.removes(old or ()),
                     *commit_builder.add_actions(files),
-                    *commit_builder.txns(txns),
-                ]
+                ],
+                txns,
             )
             return _NextVersion(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
@@ -321,8 +320,8 @@ class LogWriter:
                 *commit_builder.removes(old, data_change=changes_rows),
                 *commit_builder.add_actions(new, data_change=changes_rows),
                 *commit_builder.change_data_actions(change),
-                *commit_builder.txns(txns),
-            ]
+            ],
+            txns,
         )
         old_keys, checked = {file.key for file in old}, since
 

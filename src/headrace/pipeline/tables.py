@@ -179,12 +179,12 @@ class PipelineTables:
     def _intent(
         self, entry: OpenTable, layout: FileLayout, files: list[StagedFile], read: Sequence[Range]
     ) -> TableIntent:
-        state = entry.writer.state
+        state, schema = entry.writer.state, self._schemas.of(entry)
         intent = TableIntent(
             entry.store.uri,
             entry.table_id,
             state is None,
-            to_delta(layout.schema),
+            to_delta(layout.schema if schema is None else schema.table),
             _DEAD_LETTER_PARTITIONS,
             {},
             tuple(files),
@@ -192,13 +192,11 @@ class PipelineTables:
             replaces=self._replaces(entry, files),
             version=-1 if state is None else state.version,
         )
-        schema = self._schemas.of(entry)
         if schema is None:
             return intent
         check_row_identity(entry.store.uri, entry.rules, self.ledger.known.tables.get(entry.store.uri))
         return replace(
             intent,
-            schema=to_delta(schema.table),
             partition_by=entry.partition_by,
             properties=entry.rules.all_properties,
             merging=merging_of(entry.rules),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -142,8 +142,7 @@ class Intent:
 
     def to_json(self) -> str:
         """The content of `intents/n`."""
-        times = {name: getattr(self, name).isoformat() for name in _TIMES}
-        return json.dumps({**asdict(self), **times}, separators=(",", ":"))
+        return json.dumps(self, separators=(",", ":"), default=_to_json)
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
@@ -177,6 +176,13 @@ class Intent:
 def staged_for(intents: Iterable[Intent]) -> set[str]:
     """The full paths of the files that intents will commit."""
     return {f"{file.table}/{file.path}" for intent in intents for table in intent.tables for file in table.files}
+
+
+def _to_json(value: Any) -> Any:
+    """A time, or an object whose fields are encoded next: `asdict` would copy each of thousands of files and ranges."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _replay(raw: Mapping[str, Any] | None) -> ReplayInput | None:

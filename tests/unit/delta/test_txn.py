@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from headrace.delta.commit_builder import commit
 from headrace.delta.txn import foreign_txn, foreign_txns
 
 
@@ -20,3 +23,11 @@ def test_a_name_is_parsed_as_it_was_built(app_id: str, partition: int) -> None:
 @pytest.mark.parametrize("name", ["web", "web-", "-1", "web-01", "web-1x", "web-9999999999", "web--x"])
 def test_other_names_are_not(name: str) -> None:
     assert foreign_txns({name: 1}) == {}
+
+
+def test_txns_are_the_last_lines_of_a_commit_whatever_their_names() -> None:
+    txns = {"headrace:web": 7, "headrace:web:a.b:0": -1, 'app "é" \\ \n\u2028-3': 9}
+    info, *lines = map(json.loads, commit([{"commitInfo": {}}], txns).decode().removesuffix("\n").split("\n"))
+    assert info == {"commitInfo": {}}
+    assert {line["txn"]["appId"]: line["txn"]["version"] for line in lines} == txns
+    assert all(line["txn"]["lastUpdated"] > 0 for line in lines)
