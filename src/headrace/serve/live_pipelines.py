@@ -138,7 +138,7 @@ class EndpointClient:
         except (OSError, HTTPException, socket.gaierror) as error:
             raise UsageError(
                 f"{self._url} does not respond: {error}.",
-                hint="The address is that of `headrace run --listen`. For a certificate of your own authority, set "
+                hint="The address is that of `headrace run --listen`. For a certificate of a private CA, set "
                 "SSL_CERT_FILE.",
             ) from None
         if status in expected:

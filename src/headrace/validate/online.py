@@ -370,7 +370,7 @@ def _table(branch: CompiledBranch, route: str, spec: Spec) -> Iterator[Diagnosti
         yield _diagnostic(spec, "table.path", text, "a table without these features", "warning")
     elif not store.local:
         text = f"{store.uri} is in an object store: other Spark writers may silently overwrite commits"
-        yield _diagnostic(spec, "table.path", text, "Headrace as the only Spark writer", "warning")
+        yield _diagnostic(spec, "table.path", text, "no other Spark writers", "warning")
 
 
 def _taken_over(spec: Spec) -> Iterator[Diagnostic]:
