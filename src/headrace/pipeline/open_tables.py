@@ -24,6 +24,7 @@ class OpenTables:
         self.by_route: dict[RouteId, OpenTable] = {}
         self._profile, self._opener = profile, opener
         self._unrouted: dict[str, OpenTable] = {}  # by URI
+        self._by_uri: dict[str, OpenTable] = {}  # all of them: a batch looks up each of up to thousands of tables
 
     def __iter__(self) -> Iterator[OpenTable]:
         yield from self._unrouted.values()
@@ -33,15 +34,11 @@ class OpenTables:
     def dead_letters(self) -> OpenTable:
         """The dead-letter table."""
         uri = Store(self.spec.dead_letters_uri, self._profile).uri
-        if uri not in self._unrouted:
-            self._unrouted[uri] = self._open(None, uri, dead_letters=True)
-        return self._unrouted[uri]
+        return self._unrouted.get(uri) or self._add(self._open(None, uri, dead_letters=True))
 
     def open(self, route_id: RouteId) -> OpenTable:
         """The table of a route."""
-        if route_id not in self.by_route:
-            self.by_route[route_id] = self._open(route_id, self.spec.uri_of(route_id))
-        return self.by_route[route_id]
+        return self.by_route.get(route_id) or self._add(self._open(route_id, self.spec.uri_of(route_id)))
 
     def open_known(self) -> None:
         """Open the tables of earlier runs, so that their records need no discovery.
@@ -60,16 +57,18 @@ class OpenTables:
 
     def of(self, table: TableIntent) -> OpenTable:
         """The table of an intent."""
-        for entry in self:
-            if entry.store.uri == table.path:
-                return entry
+        if table.path in self._by_uri:
+            return self._by_uri[table.path]
         route_id = None if table.dead_letters else self.spec.route_of(table.path)
         by_spark = any(file.table != table.path for file in table.files)
-        entry = self._open(route_id, table.path, dead_letters=table.dead_letters, by_spark=by_spark)
-        if route_id is not None:
-            self.by_route[route_id] = entry
+        return self._add(self._open(route_id, table.path, dead_letters=table.dead_letters, by_spark=by_spark))
+
+    def _add(self, entry: OpenTable) -> OpenTable:
+        if entry.route_id is not None:
+            self.by_route[entry.route_id] = entry
         else:
             self._unrouted[entry.store.uri] = entry
+        self._by_uri.setdefault(entry.store.uri, entry)
         return entry
 
     def close(self, entry: OpenTable) -> None:
@@ -78,6 +77,7 @@ class OpenTables:
             self.by_route.pop(entry.route_id)
         else:
             self._unrouted.pop(entry.store.uri)
+        self._by_uri.pop(entry.store.uri, None)
 
     def reopen_created(self) -> bool:
         """Open the tables again that another writer has created since; whether there are any."""

@@ -89,7 +89,7 @@ class RouteDiscovery:
 
     def _close(self, routes: Iterable[RouteId]) -> None:
         for route_id in set(routes):
-            del self._tables.by_route[route_id]
+            self._tables.close(self._tables.by_route[route_id])
             self._schemas.by_route.pop(route_id, None)
             self._new.discard(route_id)
         self._predicted.clear()
