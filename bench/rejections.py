@@ -28,9 +28,20 @@ def _json(change: Callable[[Row], Row]) -> Callable[[bytes], bytes]:
     return lambda value: json.dumps(change(orjson.loads(value)), separators=(",", ":")).encode()
 
 
+def _number(value: bytes) -> int:
+    number: int = orjson.loads(value)["id"]
+    return number
+
+
 REASONS: dict[str, Callable[[bytes], bytes]] = {
     CLEAN: lambda value: value,
     "rejects: invalid JSON": lambda value: value[:-20],
+    "rejects: cut off anywhere": lambda value: value[: 1 + _number(value) * 7919 % (len(value) - 1)],
+    "rejects: two values": lambda value: value + b" " + value,
+    "rejects: lines of a log": lambda value: b"2026-01-01 12:00:00 INFO started worker %d" % _number(value),
+    "rejects: not UTF-8": lambda value: value[:-2] + b"\xe9%d" % _number(value) + value[-2:],
+    "rejects: number too large": _json(lambda row: {**row, "id": 2**70 + row["id"]}),
+    "rejects: fraction for an integer": _json(lambda row: {**row, "id": row["id"] + 0.5}),
     "rejects: wrong type": _json(lambda row: {**row, "id": f"x{row['id']}"}),
     "rejects: wrong type in an object": _json(lambda row: {**row, "user": {**row["user"], "id": "x"}}),
     "rejects: required field missing": _json(lambda row: {key: row[key] for key in row if key != "id"}),

@@ -14,6 +14,12 @@ from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
 _BOM = b"\xef\xbb\xbf"
+_CHARACTERS = 64  # beyond ASCII in a text that are checked for all texts together
+# By the first byte of a UTF-8 character: its size, and bounds of the second byte, which exclude characters with more
+# bytes than they need, surrogates and what is beyond Unicode.
+_SIZE = np.repeat(np.array([0, 2, 3, 4, 0], np.int64), [0xC2, 0x1E, 0x10, 5, 0x0B])
+_LOWEST, _HIGHEST = np.full(256, 0x80, np.uint8), np.full(256, 0xBF, np.uint8)
+_LOWEST[[0xE0, 0xF0]], _HIGHEST[[0xED, 0xF4]] = (0xA0, 0x90), (0x9F, 0x8F)
 
 
 def triage(values: pa.BinaryArray, limits: DecodeLimits) -> tuple[pa.StringArray, Numbers, Rejects]:
@@ -57,14 +63,37 @@ def texts_of(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.
     try:
         return values.cast(pa.string()), at
     except pa.ArrowInvalid:
-        valid = np.ones(len(values), bool)
-        for position in np.flatnonzero(TextBytes(values).beyond_ascii()).tolist():
+        invalid, unchecked = _invalid_bytes(TextBytes(values))
+        valid = invalid < 0
+        details = pc.binary_join_element_wise("byte ", pa.array(invalid).cast(pa.string()), " is not valid UTF-8", "")
+        rejects.add_all(at[~valid], Reason.ENCODING, details.filter(pa.array(~valid)))
+        for position in unchecked.tolist():
             try:
                 Parser.text(values[position].as_py())
             except UnfitValue as unfit:
                 valid[position] = False
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
         return values.filter(pa.array(valid)).cast(pa.string()), at[valid]
+
+
+def _invalid_bytes(texts: TextBytes) -> tuple[Numbers, Numbers]:
+    """The first byte of each text that is not UTF-8, -1 if there is none, and the texts that are not checked whole."""
+    content, start, end = texts.content, texts.starts[:-1], texts.starts[1:]
+    beyond = np.flatnonzero(content > 127)
+    nth, last = np.searchsorted(beyond, start), np.searchsorted(beyond, end)
+    invalid, rows = np.full(len(start), -1), np.flatnonzero(nth < last)
+    for _ in range(_CHARACTERS):
+        if not len(rows):
+            break
+        at = beyond[nth[rows]]
+        first, second, third, fourth = (content.take(at + more, mode="clip") for more in range(4))
+        size = _SIZE[first]
+        good = (size > 0) & (at + size <= end[rows]) & (second >= _LOWEST[first]) & (second <= _HIGHEST[first])
+        good &= ((size < 3) | (third & 0xC0 == 0x80)) & ((size < 4) | (fourth & 0xC0 == 0x80))
+        invalid[rows[~good]] = at[~good] - start[rows[~good]]
+        nth[rows] += size
+        rows = rows[good & (nth[rows] < last[rows])]
+    return invalid, rows
 
 
 def without_bom(values: pa.BinaryArray) -> pa.BinaryArray:

@@ -255,6 +255,26 @@ def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
     return read
 
 
+def integer_bounds(node: PayloadNode) -> tuple[int, int] | None:
+    """The smallest and the largest integer that a leaf takes; None if it is not read from an integer."""
+    kind = node.type
+    if node.unit == "ns":
+        return _FIRST * 1000, _LAST * 1000 + 999
+    if node.unit in _PER_UNIT:
+        return -(-_FIRST // _PER_UNIT[node.unit]), _LAST // _PER_UNIT[node.unit]
+    return (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1) if pa.types.is_integer(kind) else None
+
+
+def time_pattern(node: PayloadNode) -> str:
+    """A regular expression that all texts match which a column of dates or times takes."""
+    day = rf"\d{{4}}{_DAY_OF_YEAR}"
+    if pa.types.is_date(node.type):
+        return f"^{day}$"
+    zone = rf"(?:{_ZONE}|z)" + ("?" if node.unit == "local-utc" else "") if node.type.tz is not None else ""
+    time = rf"[Tt]{_TIME}(?:\.\d+)?{zone}"
+    return f"^{day}(?:{time})?$" if node.unit == "date" else f"^{day}{time}$"
+
+
 def duckdb_type(node: PayloadNode) -> str:
     """The type that DuckDB reads a leaf as; types that it reads too freely are read as text and proven here."""
     kind = node.type

@@ -29,6 +29,11 @@ def plain_pattern(kind: pa.DataType) -> str:
     return rf"^-?(?:{digits})(?:{fraction})?$"
 
 
+def _unfit_pattern(kind: pa.DataType) -> str:
+    """A regular expression for JSON numbers without exponent that certainly do not fit a decimal type."""
+    return rf"^-?(?:[1-9]\d{{{kind.precision - kind.scale},}}(?:\.\d+)?|\d+\.\d{{{kind.scale}}}\d*[1-9])$"
+
+
 def exact_decimals(text: str, kind: pa.DataType) -> Decimal | None:
     """Convert a JSON number to a decimal of the type; None if it is invalid or does not fit exactly.
 
@@ -58,6 +63,7 @@ def from_texts(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
         return texts.cast(kind)
     decimals = pc.if_else(plain, texts, pa.scalar(None, texts.type)).cast(kind)
     rest = pc.fill_null(pc.invert(plain), False)
+    rest = pc.and_(rest, pc.invert(pc.fill_null(pc.match_substring_regex(texts, _unfit_pattern(kind)), False)))
     others = [exact_decimals(text, kind) for text in texts.filter(rest).to_pylist()]
     return pc.replace_with_mask(decimals, rest, pa.array(others, kind))
 

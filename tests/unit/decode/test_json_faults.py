@@ -122,6 +122,11 @@ ALL_EXPLAINED: dict[str, Change] = {
     "an integer too large": lambda row, rng: _at(row, "small", 128 + rng.randrange(99)),
     "a decimal with more digits": lambda row, rng: _at(row, "price", 0.123 + rng.randrange(99)),
     "a single too large": lambda row, rng: _at(row, "single", 1e39),
+    "an integer too large for any column": lambda row, rng: _at(
+        row, "id", rng.choice([-1, 1]) * (2**63 + rng.randrange(99))
+    ),
+    "a decimal too large": lambda row, rng: _at(row, "price", 10**7 + rng.randrange(10**6)),
+    "a time beyond the clock": lambda row, rng: _at(row, "at", f"2026-01-01T24:00:{rng.randrange(10, 60)}Z"),
     "a required field is null": lambda row, _: _at(row, "id", None),
     "a required field is missing": lambda row, _: _without(row, "id"),
     "a required field inside an object is missing": lambda row, _: _without(row, "user.id"),

@@ -7,10 +7,8 @@ explained only if every value is certainly JSON and the first fault is certain; 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,13 +19,24 @@ import pyarrow.compute as pc
 from headrace.decode.base import CODES, DETAIL, DecodeLimits, RejectColumns, Rejects
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.json.exact import ExactReader, missing_value, reader_of
-from headrace.decode.json.fault_template import FaultCheck, FaultTemplate, JsonKind, trace_fault
-from headrace.decode.json.scalar_text import leaf, list_of_leaves, valid_scalars
-from headrace.decode.json.strict import Parser, Real, space
+from headrace.decode.json.fault_template import FaultCheck, FaultTemplate, trace_fault
+from headrace.decode.json.first_error import ErrorColumns, FirstErrors, error_columns, parser_error
+from headrace.decode.json.scalar_text import (
+    EXAMPLES,
+    JSON_ELEMENTS,
+    JsonKind,
+    described,
+    leaf,
+    list_of_leaves,
+    plainly_printed,
+    valid_scalars,
+)
+from headrace.decode.json.strict import Parser, Real
 from headrace.decode.json.template import Path, TemplateValue
 from headrace.decode.json.template_match import KeyedTexts, ValueSpans, value_spans
+from headrace.decode.json.unreadable import UnreadableTexts
 from headrace.decode.payload import PayloadSchema
-from headrace.decode.scalars import SHOWN, UnfitValue, describe
+from headrace.decode.scalars import UnfitValue, describe, integer_bounds, time_pattern
 from headrace.reasons import Reason
 
 _FEW = 16  # texts that the exact path explains sooner than a template is traced
@@ -37,9 +46,9 @@ _SHARE = 16  # one text in so many must be explained, or the next batch is first
 _VAIN = 2  # failed matches per text, on average
 _PAUSE = 63  # maximum number of batches passed over after one without explanations
 _TRIED = 64  # texts, of which half must be malformed
-_DIGITS = 1_000  # characters of a number beyond which its detail is left to the exact path
 _LIST = r"^[^\[\]{}\\]*$"  # arrays of scalars without escapes
-_DAY = r"^\d{4}-\d\d-\d\d"  # how every date and time starts
+_BEYOND = "1e999"  # fits no decimal
+_HUGE = 10**30  # fits no column of integers or times; short enough to be shown
 
 
 class FaultTemplates:
@@ -47,20 +56,32 @@ class FaultTemplates:
 
     def __init__(self, layout: PayloadSchema, exact: ExactReader, limits: DecodeLimits) -> None:
         self._layout, self._exact, self._limits = layout, exact, limits
+        self._errors = FirstErrors(exact.parser, limits)
+        self._unreadable = UnreadableTexts(self._errors, limits)
         self._known: list[FaultTemplate] = []
         self._useful = False
         self._pause = self._idle = 0
 
     def recognize(self, texts: pa.StringArray) -> Rejects:
-        """Explain texts that match an existing template, if many did in the last batch."""
+        """Explain texts with faults that many had in the last batch."""
+        rejects = self._matched(texts)
+        return _with_others(rejects, texts, self._unreadable.recognize)
+
+    def explain(self, texts: pa.StringArray, read: int) -> Rejects:
+        """Explain what remains of so many texts, also with faults that are new."""
+        rejects = self._traced_first(texts, read)
+        return _with_others(rejects, texts, lambda others: self._unreadable.explain(others, read))
+
+    def _matched(self, texts: pa.StringArray) -> Rejects:
+        """Rejects of texts that match an existing template, if many did in the last batch."""
         if not self._useful or len(texts) < _FEW:
             return Rejects()
         rejects, _ = self._explain(texts, trace=False)
         self._useful = len(rejects) * _SHARE >= len(texts)
         return rejects
 
-    def explain(self, texts: pa.StringArray, read: int) -> Rejects:
-        """Explain what remains of so many texts, with new templates too; without success, batches are passed over."""
+    def _traced_first(self, texts: pa.StringArray, read: int) -> Rejects:
+        """Rejects of texts that match a template, new ones too; without success, batches are passed over."""
         if len(texts) < _FEW or self._idle:
             self._idle = max(0, self._idle - 1)
             return Rejects()
@@ -94,7 +115,7 @@ class FaultTemplates:
         if len(index):
             spans, index = value_spans(template.pattern, column, index)
         if len(index):
-            rejects.join(_Explanation(template, spans, self._exact.parser, self._limits).rejects(), index)
+            rejects.join(_Explanation(template, spans, self._exact.parser, self._limits, self._errors).rejects(), index)
         return rejects
 
     def _traced(self, column: KeyedTexts, rest: Mask) -> Iterator[FaultTemplate]:
@@ -109,6 +130,15 @@ class FaultTemplates:
                 yield template
 
 
+def _with_others(rejects: Rejects, texts: pa.StringArray, explain: Callable[[pa.StringArray], Rejects]) -> Rejects:
+    """Rejects, and those of the texts that have none yet."""
+    if not len(rejects):
+        return explain(texts)
+    others = np.delete(np.arange(len(texts)), rejects.columns.index)
+    rejects.join(explain(texts.take(pa.array(others))), others)
+    return rejects
+
+
 def _same_keys(column: KeyedTexts, template: FaultTemplate) -> Mask:
     keys = template.pattern.keys
     same: Mask = column.counts >= keys if template.depth else column.counts == keys
@@ -118,8 +148,11 @@ def _same_keys(column: KeyedTexts, template: FaultTemplate) -> Mask:
 class _Explanation:
     """Texts that match one template, and the rejects of those whose fault is certain."""
 
-    def __init__(self, template: FaultTemplate, spans: ValueSpans, parser: Parser, limits: DecodeLimits) -> None:
+    def __init__(
+        self, template: FaultTemplate, spans: ValueSpans, parser: Parser, limits: DecodeLimits, errors: FirstErrors
+    ) -> None:
         self._template, self._spans, self._parser, self._limits = template, spans, parser, limits
+        self._errors = errors
         self._inner, fits, nulls = spans.inner(template.pattern)
         self._nulls = np.zeros(fits.shape, bool) if nulls is None else nulls
         for nth in np.flatnonzero(self._nulls.any(axis=0)).tolist():
@@ -181,8 +214,8 @@ class _Explanation:
 
     def _arrays(self, texts: pa.StringArray, fit: Mask) -> Mask:
         """Which texts are JSON inside an array, of scalars without escapes."""
-        arrays = fit.copy()
-        for row in np.flatnonzero(~fit & bools(pc.match_substring_regex(texts, _LIST))).tolist():
+        arrays = fit | bools(pc.match_substring_regex(texts, JSON_ELEMENTS))
+        for row in np.flatnonzero(~arrays & bools(pc.match_substring_regex(texts, _LIST))).tolist():
             with suppress(UnfitValue):
                 self._value("array", texts[row].as_py())
                 arrays[row] = True
@@ -200,7 +233,7 @@ class _Explanation:
             self._reject(self._open, _missing(check.path))
         elif check.nth is None:
             if not check.takes:
-                self._reject(self._open, _unfit(check, _EXAMPLES[check.kind]))
+                self._reject(self._open, _unfit(check, EXAMPLES[check.kind]))
         else:
             self._check_value(check, check.nth)
 
@@ -216,43 +249,64 @@ class _Explanation:
         elif nth in self._doubts and (doubt := self._open & self._doubts[nth]).any():
             if check.kind == "text" and pa.types.is_temporal(check.node.type):
                 texts = self._texts(nth)
-                no_day = doubt & ~bools(pc.match_substring_regex(texts, _DAY))
-                self._framed(check, no_day, texts)
-                doubt &= ~no_day
-            self._one_by_one(doubt, self._texts(nth), lambda text: self._exactly(check, text))
+                no_time = doubt & ~bools(pc.match_substring_regex(texts, time_pattern(check.node)))
+                self._framed(check, no_time, texts)
+                doubt &= ~no_time
+            elif check.kind == "number":
+                doubt = self._unfit_numbers(check, doubt, self._texts(nth))
+            self._one_by_one(doubt, self._texts(nth), self._reading(check))
+
+    def _unfit_numbers(self, check: FaultCheck, doubt: Mask, texts: pa.StringArray) -> Mask:
+        """Reject numbers that certainly do not fit their column; returns where that is still open."""
+        printed = bools(plainly_printed(texts))
+        if pa.types.is_decimal(check.node.type):  # what the column did not take does not fit
+            self._framed(check, doubt & printed, texts, Real(_BEYOND))
+            return doubt & ~printed
+        if (bounds := integer_bounds(check.node)) is None:
+            return doubt
+        real = bools(pc.match_substring_regex(texts, "[.eE]"))
+        self._framed(check, doubt & printed & real, texts, Real("7.5"))
+        self._framed(check, doubt & printed & ~real & _outside(texts, *bounds), texts, _HUGE)
+        return doubt & ~printed
 
     def _framed(self, check: FaultCheck, where: Mask, texts: pa.StringArray, example: object = None) -> None:
         """Reject values that the column never takes: what the exact path says of one, with the others in its place."""
         if not where.any():
             return
         assert check.kind is not None  # noqa: S101
-        example = _EXAMPLES[check.kind] if example is None else example
+        example = EXAMPLES[check.kind] if example is None else example
         unfit = _unfit(check, example)
         before, _, after = unfit.detail.rpartition(describe(example))
-        seen = _described(check.kind, texts if where.all() else texts.filter(pa.array(where)))
+        seen = described(check.kind, texts if where.all() else texts.filter(pa.array(where)))
         self._reject(where, unfit, pc.binary_join_element_wise(before, seen, after, ""))
 
     def _misfitting_numbers(self, check: FaultCheck, where: Mask, texts: pa.StringArray) -> None:
-        # The exact path prints an integer, not its text: 0 for -0; thousands of digits are replaced.
-        odd = bools(pc.or_(pc.equal(texts, "-0"), pc.greater(pc.binary_length(texts), _DIGITS)))
+        odd = ~bools(plainly_printed(texts))
         self._open = self._open & ~(where & odd)
         real = bools(pc.match_substring_regex(texts, "[.eE]"))
-        self._framed(check, where & ~odd & ~real, texts, _EXAMPLES["number"])
+        self._framed(check, where & ~odd & ~real, texts, EXAMPLES["number"])
         self._framed(check, where & ~odd & real, texts, Real("7.5"))
 
-    def _exactly(self, check: FaultCheck, text: str) -> UnfitValue | None:
+    def _reading(self, check: FaultCheck) -> Callable[[str], tuple[Reason, str] | None]:
         """What the exact path says of one value; None if it takes it, or the value is not JSON."""
-        try:
-            value = text if check.kind == "text" else self._value(check.kind, text)
-        except UnfitValue:
-            return None
-        try:
-            reader_of(check.node)(value)
-        except UnfitValue as unfit:
-            return unfit.within(".".join(check.path))
-        return None
+        read = reader_of(check.node)
 
-    def _one_by_one(self, where: Mask, texts: pa.StringArray, explain: Callable[[str], UnfitValue | None]) -> None:
+        def explain(text: str) -> tuple[Reason, str] | None:
+            try:
+                value = text if check.kind == "text" else self._value(check.kind, text)
+            except UnfitValue:
+                return None
+            try:
+                read(value)
+            except UnfitValue as unfit:
+                return unfit.reason, unfit.within(".".join(check.path)).detail
+            return None
+
+        return explain
+
+    def _one_by_one(
+        self, where: Mask, texts: pa.StringArray, explain: Callable[[str], tuple[Reason, str] | None]
+    ) -> None:
         """Explain each distinct text; texts that are not explained are left to the exact path."""
         rows = np.flatnonzero(where)
         self._open = self._open & ~where
@@ -260,8 +314,8 @@ class _Explanation:
             return
         distinct = texts.take(pa.array(rows)).dictionary_encode()
         unfits = [explain(text) for text in distinct.dictionary.to_pylist()]
-        codes = np.array([CODES[unfit.reason] if unfit else 0 for unfit in unfits], np.uint8)
-        details = pa.array([unfit.detail[:DETAIL] if unfit else None for unfit in unfits], pa.string())
+        codes = np.array([CODES[unfit[0]] if unfit else 0 for unfit in unfits], np.uint8)
+        details = pa.array([unfit[1][:DETAIL] if unfit else None for unfit in unfits], pa.string())
         which = distinct.indices.to_numpy()
         certain = bools(details.is_valid())[which]
         which = which[certain]
@@ -274,43 +328,42 @@ class _Explanation:
         last = len(self._template.pattern.values) - 1
         rows = np.flatnonzero(self._open)
         tails = self._spans.texts(last).take(pa.array(rows)).dictionary_encode()
-        errors = self._errors(tails.dictionary.to_pylist())
-        which = tails.indices.to_numpy()
-        certain = np.array([error is not None for error in errors], bool)[which]
-        if not certain.any():
-            return
-        rows, which = rows[certain], which[certain]
-        starts = self._characters_before(last)[rows]
-        codes = np.array([CODES[error.reason] if error else 0 for error in errors], np.uint8)
-        parts = [pa.array([error.before if error else "" for error in errors]).take(pa.array(which))]
-        for offsets in ([error and error.at for error in errors], [error and error.total for error in errors]):
-            parts.append(_shifted(pa.array(offsets, pa.int64()).take(pa.array(which)), starts))
-        parts.insert(2, pa.array([error.between if error else "" for error in errors]).take(pa.array(which)))
-        details = pc.binary_join_element_wise(*parts, "")
-        self._rejects.join(Rejects.of(RejectColumns(rows, codes[which], details)))
+        errors = self._tail_errors(tails.dictionary)
+        place = np.full(len(tails.dictionary), -1)
+        place[errors.index] = np.arange(len(errors.index))
+        which = place[tails.indices.to_numpy()]
+        certain = which >= 0
+        rows, errors = rows[certain], errors.take(which[certain])
+        before = self._characters_before(last)[rows] - len(self._nesting)
+        self._rejects.join(Rejects.of(RejectColumns(rows, errors.code, errors.details(before))))
 
-    def _errors(self, tails: list[str]) -> list[_TailError | None]:
-        """The error of each text; none if few of the first ones have any, so that valid texts are not parsed here."""
-        errors = [self._error(tail) for tail in tails[:_TRIED]]
-        if sum(error is not None for error in errors) * 2 < len(errors):
-            return [None] * len(tails)
-        return [*errors, *(self._error(tail) for tail in tails[_TRIED:])]
+    @property
+    def _nesting(self) -> str:
+        """A text in which a tail is as deep as in its own."""
+        return '{"":' * self._template.depth
 
-    def _error(self, tail: str) -> _TailError | None:
-        """The error in the last part of a text; None if there is none."""
-        depth = self._template.depth
-        if depth + tail.count("{") + tail.count("[") >= self._limits.depth:
-            return None
-        before = '{"":' * depth
-        try:
-            end = self._parser.scan(before + tail, 0)[1] - len(before)
-        except json.JSONDecodeError as error:
-            return _TailError(Reason.MALFORMED, f"{error.msg} at character ", error.pos - len(before))
-        except UnfitValue as unfit:
-            return _TailError(unfit.reason, unfit.detail)
-        if space(tail, end) == len(tail):
-            return None
-        return _TailError(Reason.TRAILING_DATA, "the value ends at character ", end, " of ", len(tail))
+    def _tail_errors(self, tails: pa.StringArray) -> ErrorColumns:
+        """The errors of tails; none if few of the first ones have any, so that valid texts are not parsed here."""
+        texts = pc.binary_join_element_wise(self._nesting, tails, "")
+        tried = self._parser_errors(texts, np.arange(min(_TRIED, len(texts))))
+        if len(tried.index) * 2 < min(_TRIED, len(texts)):
+            return tried.take(tried.index[:0])
+        errors, valid = self._errors.find(texts)
+        others = np.delete(np.arange(len(texts)), np.concatenate([errors.index, valid]))
+        return errors.join(self._parser_errors(texts, others))
+
+    def _parser_errors(self, texts: pa.StringArray, index: Numbers) -> ErrorColumns:
+        """The errors of texts that the parser reads one by one."""
+        some = [texts[at].as_py() for at in index.tolist()]
+        errors = [
+            None if text.count("{") + text.count("[") >= self._limits.depth else parser_error(self._parser, text)
+            for text in some
+        ]
+        kept = np.flatnonzero([error is not None for error in errors])
+        found = [error for error in errors if error is not None]
+        at = np.array([-1 if error.at is None else error.at for error in found], np.int64)
+        sizes = np.array([len(text) for text in some], np.int64)[kept]
+        return error_columns(index[kept], found, np.arange(len(found)), at, sizes)
 
     def _characters_before(self, nth: int) -> Numbers:
         """Number of characters of each text before a value: UTF-8 continues a character with bytes 10xxxxxx."""
@@ -318,27 +371,6 @@ class _Explanation:
         further = np.flatnonzero((self._spans.content & 0xC0) == 0x80)
         characters: Numbers = start - begin - (np.searchsorted(further, start) - np.searchsorted(further, begin))
         return characters
-
-
-@dataclass(frozen=True, slots=True)
-class _TailError:
-    """An error after the last common key of some texts; positions are relative to it."""
-
-    reason: Reason
-    before: str
-    at: int | None = None
-    between: str = ""
-    total: int | None = None
-
-
-def _shifted(offsets: pa.Int64Array, starts: Numbers) -> pa.StringArray:
-    """Positions in the text, as text; none for NULL."""
-    if offsets.null_count == len(offsets):
-        return pa.repeat("", len(offsets))
-    return pc.fill_null(pc.add(offsets, pa.array(starts, pa.int64())).cast(pa.string()), "")
-
-
-_EXAMPLES: dict[JsonKind, object] = {"text": "?", "number": 7, "boolean": True, "array": [], "object": {}}
 
 
 def _missing(path: Path) -> UnfitValue:
@@ -354,16 +386,9 @@ def _unfit(check: FaultCheck, example: object) -> UnfitValue:
     raise AssertionError(f"{check} takes {example!r}")
 
 
-def _described(kind: JsonKind, texts: pa.StringArray) -> pa.StringArray:
-    """`describe` for texts of JSON values of one kind."""
-    if kind == "boolean":
-        return texts
-    if kind == "array":
-        return pa.repeat(describe([]), len(texts))
-    longest = pc.max(pc.binary_length(texts)).as_py() or 0
-    if longest > SHOWN:
-        longer = pc.greater(pc.utf8_length(texts), SHOWN)
-        shortened = pc.binary_join_element_wise(pc.utf8_slice_codeunits(texts, 0, SHOWN), "…", "")
-        texts = pc.if_else(longer, shortened, texts)
-    before, _, after = describe(_EXAMPLES[kind]).rpartition(str(_EXAMPLES[kind]))
-    return pc.binary_join_element_wise(before, texts, after, "")
+def _outside(texts: pa.StringArray, low: int, high: int) -> Mask:
+    """Which whole numbers, as JSON writes them, are not between two bounds."""
+    below = pc.starts_with(texts, "-")
+    digits, limit = pc.utf8_ltrim(texts, "-"), pc.if_else(below, str(-low), str(high))
+    size, longest = pc.binary_length(digits), pc.binary_length(limit)
+    return bools(pc.or_(pc.greater(size, longest), pc.and_(pc.equal(size, longest), pc.greater(digits, limit))))

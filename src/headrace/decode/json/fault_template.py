@@ -10,20 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 import pyarrow as pa
 
 from headrace.decode.base import DecodeLimits
 from headrace.decode.json.exact import ExactReader
-from headrace.decode.json.scalar_text import quoted_texts
+from headrace.decode.json.scalar_text import JsonKind, quoted_texts
 from headrace.decode.json.template import Path, Template, TemplateValue
 from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.scalars import UnfitValue
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
-
-JsonKind = Literal["text", "number", "boolean", "array", "object"]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _KEY = re.compile(rb'"([^"\\\x00-\x1f]+)":')

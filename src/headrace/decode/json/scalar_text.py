@@ -6,7 +6,7 @@ Every function returns the column and the mask of the values that are certain (N
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from headrace.decode.byte_scan import Mask, TextBytes, bools, cut, owners
 from headrace.decode.payload import PayloadNode
-from headrace.decode.scalars import json_types, proven
+from headrace.decode.scalars import SHOWN, describe, json_types, proven
 
+JsonKind = Literal["text", "number", "boolean", "array", "object"]
+EXAMPLES: dict[JsonKind, object] = {"text": "?", "number": 7, "boolean": True, "array": [], "object": {}}
 Certain = tuple[pa.Array, Mask | None]
 
 _UNSIGNED = r"(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
@@ -30,7 +32,10 @@ _TEXT = rf'(?:[^"\\\x00-\x1f]|{_ESCAPE})*'
 _SCALAR = rf'(?:"{_TEXT}"|-?{_UNSIGNED}|true|false|null)'
 JSON_SCALARS = rf"^(?:{_SCALAR}|\[(?:{_SCALAR}(?:, ?{_SCALAR})*)?\])$"
 """A scalar, or an array of scalars."""
+JSON_ELEMENTS = rf"^(?:{_SCALAR}(?:, ?{_SCALAR})*)?$"
+"""The text between the brackets of an array of scalars."""
 _DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # digits that always fit an integer of so many bits
+_PRINTED = 1_000  # characters of a number beyond which its detail is left to the exact path
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
 _ZERO, _MINUS, _POINT = (np.uint8(each) for each in b"0-.")
 
@@ -190,3 +195,23 @@ def _cut_ends(texts: pa.StringArray, text: TextBytes, filled: Mask) -> pa.String
     starts = text.starts[:-1] + filled
     pieces = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
     return pieces if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), pieces)
+
+
+def plainly_printed(numbers: pa.StringArray) -> pa.BooleanArray:
+    """Which numbers a detail shows as they are written: it has 0 for -0, and replaces thousands of digits."""
+    return pc.and_(pc.not_equal(numbers, "-0"), pc.less_equal(pc.binary_length(numbers), _PRINTED))
+
+
+def described(kind: JsonKind, texts: pa.StringArray) -> pa.StringArray:
+    """`describe` for texts of JSON values of one kind, strings without quotes; null is among the booleans."""
+    if kind == "boolean":
+        return texts
+    if kind == "array":
+        return pa.repeat(describe([]), len(texts))
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest > SHOWN:
+        longer = pc.greater(pc.utf8_length(texts), SHOWN)
+        shortened = pc.binary_join_element_wise(pc.utf8_slice_codeunits(texts, 0, SHOWN), "…", "")
+        texts = pc.if_else(longer, shortened, texts)
+    before, _, after = describe(EXAMPLES[kind]).rpartition(str(EXAMPLES[kind]))
+    return pc.binary_join_element_wise(before, texts, after, "")
