@@ -311,3 +311,42 @@ def test_a_fault_beside_a_list_of_objects(value, end):
     fast, exact = JsonDecoder(schema, "ignore", DecodeLimits()), JsonDecoder(schema, "ignore", DecodeLimits())
     exact._prover = None
     assert_same(fast.decode(pa.array(values, pa.binary())), exact.decode(pa.array(values, pa.binary())), values)
+
+
+BOUNDS = [2**7, 2**31, 2**63, 62_135_596_800, 253_402_300_799, 10**9, 10**18, 10**38]
+UNITS = {unit: PayloadField("x", pa.timestamp("us", "UTC"), unit=unit).to_arrow() for unit in ("s", "ms", "us", "ns")}
+NUMERIC = {**UNITS, "decimal": pa.field("x", pa.decimal128(38, 0)), "small decimal": pa.field("x", pa.decimal128(3, 3))}
+NUMERIC |= {f"int{bits}": pa.field("x", getattr(pa, f"int{bits}")()) for bits in (8, 16, 32, 64)}
+
+
+@pytest.mark.parametrize("column", NUMERIC)
+def test_numbers_that_differ_are_compared_with_the_bounds_of_their_column(column, monkeypatch):
+    near = [
+        sign * (bound * factor + by)
+        for bound in BOUNDS
+        for factor in (1, 10**3, 10**6, 10**9)
+        for sign in (1, -1)
+        for by in (-1, 0, 1)
+    ]
+    texts = [
+        *map(str, [*sorted(near, key=abs, reverse=True), 999, 1000]),
+        "-0",
+        "0.5",
+        "0.1230",
+        "0.1234",
+        "1.5",
+        "-7e-1",
+        "1e40",
+    ]
+    texts = [text for nth, text in enumerate(texts) for _ in range(1 + nth % 2)]
+    values = pa.array([f'{{"x":{text}}}'.encode() for text in texts], pa.binary())
+    schema = pa.schema([NUMERIC[column]])
+    fast, exact = JsonDecoder(schema, "ignore", DecodeLimits()), JsonDecoder(schema, "ignore", DecodeLimits())
+    exact._prover = None
+    singly, one_by_one = list[int](), explanation._Explanation._one_by_one
+    counted = lambda self, where, *rest: (singly.append(int(where.sum())), one_by_one(self, where, *rest))[1]  # noqa: E731
+    monkeypatch.setattr(explanation._Explanation, "_one_by_one", counted)
+    for _ in range(2):
+        assert_same(fast.decode(values), exact.decode(values), values.to_pylist())
+    assert singly
+    assert not any(singly)

@@ -68,7 +68,7 @@ _INSIDE = {
 _MORE = {"string": "abc", "whole": "1", "fraction": "0", "exponent": "0", **dict.fromkeys((_START, _AFTER), " ")}
 _MORE |= dict.fromkeys((_FIRST_KEY, _FIRST_ELEMENT, _NEXT_KEY, _COLON), " ")
 
-State = tuple[str, int]  # a name, and what the value is in
+_ParserState = tuple[str, int]  # a name, and what the value is in
 _OTHERS = {
     (_FIRST_KEY, _OBJECT): "{",
     (_NEXT_KEY, _OBJECT): '{"":0,',
@@ -78,7 +78,7 @@ _OTHERS = {
 _DEAD, _STOP, _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE = (("dead", 0), ("stop", 0), ("{", 0), ("[", 0), ("}", 0))
 
 
-def _texts_of_states() -> dict[State, str]:
+def _texts_of_states() -> dict[_ParserState, str]:
     texts = dict(_OTHERS)
     for within, before in enumerate(_BEFORE[:_KEY]):
         texts |= {(name, within): before + text for name, text in {_START: "", _AFTER: '""', **_INSIDE}.items()}
@@ -102,7 +102,7 @@ class _Automaton:
         self.table = table.reshape(-1)
 
 
-def _steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
+def _steps(name: str, within: int) -> Iterator[tuple[bytes, _ParserState]]:
     """The bytes that the parser accepts in a state, and the states that follow; later ones replace earlier ones."""
     if name in _MORE and _MORE[name] == " ":
         yield _SPACES, (name, within)
@@ -122,7 +122,7 @@ def _steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
         yield b"}" if name == _FIRST_KEY else b"]", _CLOSE
 
 
-def _value_steps(within: int) -> Iterator[tuple[bytes, State]]:
+def _value_steps(within: int) -> Iterator[tuple[bytes, _ParserState]]:
     yield b'"', ("string", within)
     yield b"-", ("-", within)
     yield b"0", ("zero", within)
@@ -133,7 +133,7 @@ def _value_steps(within: int) -> Iterator[tuple[bytes, State]]:
     yield b"[", _OPEN_ARRAY
 
 
-def _string_steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
+def _string_steps(name: str, within: int) -> Iterator[tuple[bytes, _ParserState]]:
     if name in ("string", "unicode"):
         yield bytes(range(0x20, _BYTES)), ("string", within)
         yield b"\\", ("escape", within)
@@ -146,7 +146,7 @@ def _string_steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
         yield b"0123456789abcdefABCDEF", ("unicode" if digits == 3 else f"hex{digits + 1}", within)
 
 
-def _word_steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
+def _word_steps(name: str, within: int) -> Iterator[tuple[bytes, _ParserState]]:
     """Of words, and of numbers that are not complete."""
     digits = {"-": "whole", "point": "fraction", "e": "exponent", "sign": "exponent"}
     if name in digits:
@@ -161,7 +161,7 @@ def _word_steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
             yield word[len(name)].encode(), (following if following in _INSIDE else _AFTER, within)
 
 
-def _after_steps(name: str, within: int) -> Iterator[tuple[bytes, State]]:
+def _after_steps(name: str, within: int) -> Iterator[tuple[bytes, _ParserState]]:
     """After a value; a number that is complete may go on."""
     yield _SPACES, (_AFTER, within)
     if within == _OBJECT:
@@ -195,7 +195,7 @@ class _Lanes:
         return _Lanes(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-class Stops:
+class ParserStops:
     """Where the parser stops in each text: the state, the byte, and its position; no state where that is not known."""
 
     def __init__(self, texts: TextBytes, limits: DecodeLimits) -> None:
@@ -346,7 +346,7 @@ class FirstErrors:
     def find(self, texts: pa.StringArray) -> tuple[ErrorColumns, Numbers]:
         """The errors that are certain, and the texts that are certainly JSON, but for keys, width and surrogates."""
         content = TextBytes(texts)
-        stops = Stops(content, self._limits)
+        stops = ParserStops(content, self._limits)
         pairs, which = np.unique(stops.state + stops.byte * len(self._machine.table), return_inverse=True)
         answers = [self._answer(pair) for pair in pairs.tolist()]
         kinds = np.array([answer.kind for answer in answers], np.int64)[which]
