@@ -360,10 +360,10 @@ class _Explanation:
             for text in some
         ]
         kept = np.flatnonzero([error is not None for error in errors])
-        found = [error for error in errors if error is not None]
-        at = np.array([-1 if error.at is None else error.at for error in found], np.int64)
+        certain = [error for error in errors if error is not None]
+        at = np.array([-1 if error.at is None else error.at for error in certain], np.int64)
         sizes = np.array([len(text) for text in some], np.int64)[kept]
-        return error_columns(index[kept], found, np.arange(len(found)), at, sizes)
+        return error_columns(index[kept], certain, np.arange(len(certain)), at, sizes)
 
     def _characters_before(self, nth: int) -> Numbers:
         """Number of characters of each text before a value: UTF-8 continues a character with bytes 10xxxxxx."""
