@@ -26,7 +26,7 @@ from headrace.source.ranges import Range
 from headrace.source.record_frame import SPLIT_RECORDS, split_range
 from headrace.source.rivven.source import RivvenSource
 from headrace.source.spool.block import BLOCK_SCHEMA
-from headrace.source.spool.reader import spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Incoming, Spool
 from headrace.validate.load import loads
 from services.kafka import make_topic, produce
@@ -66,7 +66,7 @@ def spooled(folder: Path) -> Iterator[Filled]:
         sent += size
     spool.append(Incoming("refunds", _records([b"{}"]))).result(30)
     spool.close()
-    yield Filled(partial(open_source, spec), partial(spooled_records, f"{spec.state_uri}/spool"))
+    yield Filled(partial(open_source, spec), partial(record_batches, open_reader(f"{spec.state_uri}/spool")))
 
 
 @contextmanager

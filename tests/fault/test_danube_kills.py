@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from services.danube import BROKERS, TestProducer, broker, danube_source
 from services.pipelines import HEADRACE
 from services.wait import eventually
@@ -40,7 +40,11 @@ def test_kills_lose_and_duplicate_nothing(kind: str, tmp_path: Path):
             finally:
                 process.kill()
                 process.wait(30)
-        values = [row for batch in spooled_records(str(spool), _range(spool)) for row in batch["value"].to_pylist()]
+        values = [
+            row
+            for batch in record_batches(open_reader(str(spool)), _range(spool))
+            for row in batch["value"].to_pylist()
+        ]
     assert sorted(values) == sorted(b"%d" % number for number in range(sent))
 
 

@@ -20,10 +20,10 @@ import pytest
 
 from headrace.dev.kafka import Broker
 from headrace.errors import LeaseHeld
-from headrace.pipeline.lease import Lease, Note
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
+from headrace.storage.lease import Lease, Note
 from headrace.storage.store import Store
 from headrace.validate.load import load
 from services import concurrent_writers as twins

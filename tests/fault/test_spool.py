@@ -16,7 +16,7 @@ from headrace.errors import SpoolDamaged
 from headrace.source.base import open_source
 from headrace.source.ranges import Range
 from headrace.source.spool.block import BLOCK_SCHEMA
-from headrace.source.spool.reader import spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.source import SpoolSource
 from headrace.source.spool.writer import Incoming
 from headrace.validate.load import loads
@@ -25,7 +25,7 @@ from services.in_process_pipeline import Records, run_once
 
 def read_here(source: SpoolSource, _: Any, ranges: Sequence[Range]) -> Records:
     """The records of the ranges, without Spark."""
-    return Records(batch for part in ranges for batch in spooled_records(source._folder, part))
+    return Records(batch for part in ranges for batch in record_batches(open_reader(source._folder), part))
 
 
 @pytest.mark.parametrize("damage", ["changed", "deleted"])

@@ -19,7 +19,7 @@ from headrace.source.danube.client import DanubeClient
 from headrace.source.danube.receiver import DanubeReceiver
 from headrace.source.ranges import Range
 from headrace.source.spool.disk import LocalDisk
-from headrace.source.spool.reader import spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Spool, SpoolLimits
 from headrace.spec import Spec
 from headrace.validate.load import loads
@@ -43,7 +43,7 @@ class Receiving:
     def records(self, topic: str) -> list[dict[str, Any]]:
         """What the spool has of a topic; headers as a mapping."""
         until = self.spool.ends().get(topic, 0)
-        batches = spooled_records(str(self.folder), Range(topic, 0, 0, until)) if until else []
+        batches = record_batches(open_reader(str(self.folder)), Range(topic, 0, 0, until)) if until else []
         rows = [row for batch in batches for row in batch.to_pylist()]
         return [row | {"headers": {each["key"]: each["value"] for each in row["headers"]}} for row in rows]
 

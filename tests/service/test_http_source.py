@@ -17,7 +17,7 @@ import pytest
 
 from headrace.dev.kafka import free_ports
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from services.wait import eventually
 
 HEADRACE = [str(Path(sys.executable).with_name("headrace"))]
@@ -113,7 +113,7 @@ def test_a_killed_receiver_has_stored_each_acknowledged_record_once(tmp_path: Pa
     assert json.loads(output.splitlines()[-1])["spool_records"] == count
     folder = tmp_path / "lake/_headrace/orders/spool"
     assert open_reader(str(folder)).ends() == {"orders": count}
-    batches = spooled_records(str(folder), Range("orders", 0, 0, count))
+    batches = record_batches(open_reader(str(folder)), Range("orders", 0, 0, count))
     values = [json.loads(value)["id"] for batch in batches for value in batch["value"].to_pylist()]
     assert sorted(values) == list(range(count))
 

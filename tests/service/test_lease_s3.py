@@ -15,7 +15,7 @@ import pytest
 
 from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline.lease import Clock, Lease
+from headrace.storage.lease import Clock, Lease
 from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
@@ -78,7 +78,7 @@ def test_of_many_at_once_one_takes_it_and_of_many_heirs_one_inherits(s3: S3, buc
 CHILD = """
 import sys
 from headrace.errors import Fenced
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.storage.numbered_objects import NumberedObjects
 endpoint, key, secret, uri = sys.argv[1:]

@@ -22,7 +22,7 @@ from headrace.serve.collector_config import collector_config
 from headrace.source.base import open_source
 from headrace.source.otlp.json_request import request_type
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.spec import Spec
 from headrace.spec.decode import Signal
 from headrace.validate.load import load
@@ -74,7 +74,7 @@ class Receiving:
         """Rows of the requests in the spool."""
         folder = f"{self.spec.state_uri}/spool"
         end = open_reader(folder).ends().get(signal, 0) if end is None else end
-        batches = spooled_records(folder, Range(signal, 0, start, end)) if end > start else ()
+        batches = record_batches(open_reader(folder), Range(signal, 0, start, end)) if end > start else ()
         values = [value for batch in batches for value in batch["value"].to_pylist()]
         return [row for value in values for row in rows_of(signal, request_type(signal).FromString(value))]
 

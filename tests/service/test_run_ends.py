@@ -16,9 +16,9 @@ import pytest
 from headrace.cli.run import exit_code
 from headrace.dev.kafka import Broker
 from headrace.pipeline import batch_loop, batch_size
-from headrace.pipeline.lease import Lease
 from headrace.serve.runner import run_all
 from headrace.spec import Spec
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.validate.load import load
 from services.kafka import produce

@@ -18,8 +18,8 @@ from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
 from headrace.errors import LeaseHeld, TableDamaged
 from headrace.maintain.scheduler import MaintenanceScheduler
-from headrace.pipeline.lease import Lease
 from headrace.recovery.startup import StartupRecovery
+from headrace.storage.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.table.sql import select_tables
 from headrace.write.intent import TableIntent

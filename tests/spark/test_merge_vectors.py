@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from headrace import Table
 from headrace.delta.snapshot import active_files, load_state
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.write.intent import MergeRules
 from model.merging import Change, Model
 from services.changes import Merged, cut, log

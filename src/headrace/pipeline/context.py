@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.events import Report
-from headrace.pipeline.lease import Lease
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.tables import PipelineTables
 from headrace.source.base import Source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.stage.layout import FileLayout
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.write.intent import Intent
 

@@ -19,6 +19,8 @@ def object_stores(spec: Spec) -> Iterator[tuple[Spec, str, Store]]:
         (branch, "table.path", branch.base_uri if "{" in branch.table.path else branch.table.path)
         for branch in spec.branch_specs().values()
     ]
+    if spec.source.spool_path is not None:
+        places.append((spec, f"source.{spec.source.kind}.spool.path", spec.source.spool_path))
     profile, named = Profile(**spec.storage_profile()), set[Bucket]()
     for branch, key, uri in places:
         store = Store(uri, profile)

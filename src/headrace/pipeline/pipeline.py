@@ -38,7 +38,6 @@ from headrace.pipeline.context import HotStore, Maintenance, PipelineContext, Re
 from headrace.pipeline.control import PauseRequest, State
 from headrace.pipeline.deduplicate import Deduplication
 from headrace.pipeline.events import Report, Summary, batch_event
-from headrace.pipeline.lease import Lease
 from headrace.pipeline.manifest import Manifest, merge_manifests
 from headrace.pipeline.object_stores import object_stores
 from headrace.pipeline.phases import Phases
@@ -57,6 +56,7 @@ from headrace.spec.reader import parse_intent_spec
 from headrace.spec.route_id import RouteId
 from headrace.stage.partitions import check_partition_count
 from headrace.stage.stager import delete_staged
+from headrace.storage.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
 from headrace.write.intent import Intent, IntentKind, TableIntent

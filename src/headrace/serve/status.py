@@ -13,10 +13,10 @@ from headrace.errors import HeadraceError, TableNotFound, UsageError
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
 from headrace.maintain.journal import Journal
-from headrace.pipeline import lease
 from headrace.pipeline.tables import STAGING
 from headrace.source.base import lag_event, open_source
 from headrace.spec import Spec
+from headrace.storage import lease
 from headrace.storage.store import Profile, Store
 from headrace.table import vacuum
 from headrace.table.ownership import TableOwners

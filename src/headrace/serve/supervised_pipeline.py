@@ -12,10 +12,10 @@ from typing import Any
 from headrace.errors import HeadraceError, PipelineStopped, StopRequested
 from headrace.pipeline.control import PauseRequest, State, StopRequest
 from headrace.pipeline.events import Report, Summary
-from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
 from headrace.retry import Retry
 from headrace.spec import Spec
+from headrace.storage.lease import Lease
 
 DRAINED = "all records that were available at the start are processed"
 BACKOFF = Retry(initial_interval=1.0, max_interval=60.0)  # between restarts; up to half is subtracted at random

@@ -64,8 +64,8 @@ class MessageSpoolSpec(SpecModel):
 
     path: StoragePath | None = Field(
         default=None,
-        description="Directory of the spool; only this pipeline may use it. Default: `spool` below `state`, which must "
-        "then be a local directory.",
+        description="Directory of the spool, local or in an object store; only this pipeline may use it. Default: "
+        "`spool` below `state`, which must then be a local directory.",
     )
     max_bytes: Size = Field(
         default=10_000_000_000,

@@ -107,6 +107,14 @@ class SourceSpec(SpecModel):
         return "source.kafka" if self.http is None else "source.http.kafka"
 
     @property
+    def spool_path(self) -> str | None:
+        """The directory of the spool, if the source has one and the spec names it."""
+        if self.http is not None and self.http.kafka is not None:
+            return None
+        path: str | None = getattr(getattr(getattr(self, self.kind), "spool", None), "path", None)
+        return path
+
+    @property
     def rate(self) -> float | None:
         """Maximum records per second."""
         rate: float | None = getattr(getattr(self, self.kind), "rate", None)

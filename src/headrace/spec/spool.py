@@ -12,12 +12,12 @@ from headrace.spec.uris import StoragePath
 
 
 class SpoolSpec(SpecModel):
-    """Spool: received records on disk, from the acknowledgement until they are committed."""
+    """Spool: received records on disk or in an object store, from the acknowledgement until they are committed."""
 
     path: StoragePath | None = Field(
         default=None,
-        description="Directory of the spool; only this pipeline may use it. Default: `spool` below `state`, which must "
-        "then be a local directory.",
+        description="Directory of the spool, local or in an object store; only this pipeline may use it. Default: "
+        "`spool` below `state`, which must then be a local directory.",
     )
     max_bytes: Size = Field(
         default=10_000_000_000, ge=16_000_000, description="Maximum size; producers must wait while it is reached."

@@ -66,6 +66,11 @@ class LocalFolder:
         except OSError as error:
             raise _error(self._root / path, error) from error
 
+    def read(self, path: str, start: int, until: int) -> bytes:
+        with _named(self._root / path), (self._root / path).open("rb") as file:
+            file.seek(start)
+            return file.read(until - start)
+
     def tag(self, path: str) -> str | None:
         target = self._root / path
         try:

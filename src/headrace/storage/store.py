@@ -136,6 +136,10 @@ class Store:
         """The content of the object; NotFound if it does not exist."""
         return self._open().get(clean(path))
 
+    def read(self, path: str, start: int, until: int) -> bytes:
+        """A part of the object, which may end before `until`; NotFound if it does not exist."""
+        return self._open().read(clean(path), start, until)
+
     def tag(self, path: str) -> str | None:
         """The tag of the object, which changes with its content; None if it does not exist."""
         return self._open().tag(clean(path))

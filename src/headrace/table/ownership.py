@@ -35,10 +35,10 @@ from headrace.errors import (
 from headrace.ledger.known_tables import KnownTables
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
-from headrace.pipeline import lease
-from headrace.pipeline.lease import Lease
 from headrace.recovery.file_origins import REPAIR
 from headrace.retry import Retry
+from headrace.storage import lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 
 T = TypeVar("T")

@@ -16,7 +16,6 @@ from headrace.delta.receipt import Receipt
 from headrace.delta.snapshot import active_files, all_txns
 from headrace.errors import LeaseHeld, UsageError
 from headrace.pipeline.events import Report
-from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
 from headrace.recovery.file_origins import file_origins
@@ -25,6 +24,7 @@ from headrace.recovery.reingest import build_reingest_intent, facts_of
 from headrace.recovery.reingest_plan import Reingest, check_kind, check_sole_writer, plan_reingest
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, existing_table, pipeline_is_running
 from headrace.table.repair import Repaired, repair

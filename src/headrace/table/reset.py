@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from headrace.errors import UsageError
 from headrace.ledger.audit import AUDIT
 from headrace.ledger.known_tables import KnownTables
-from headrace.pipeline import lease
-from headrace.pipeline.lease import Lease
 from headrace.source.spool.layout import SPOOL
 from headrace.spec import Spec
+from headrace.storage import lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.table.create_drop import check_not_nested, log_last
 from headrace.table.table import Table

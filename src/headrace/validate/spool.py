@@ -12,7 +12,7 @@ from headrace.spec.yaml_reader import Path
 
 
 def check_spool(spec: Spec, here: Path, spool: SpoolSpec, max_body: int = 0) -> Iterator[UnlocatedDiagnostic]:
-    """The spool must hold a request, and be on a disk that this machine and all executors can read."""
+    """The spool must hold a request, and be where this machine and all executors can read it."""
     at: Path = (*here, "spool", "path")
     if max_body >= spool.max_bytes:
         limits: tuple[Path, ...] = ((*here, "spool", "max_bytes"), (*here, "max_body"))
@@ -20,14 +20,23 @@ def check_spool(spec: Spec, here: Path, spool: SpoolSpec, max_body: int = 0) -> 
         yield UnlocatedDiagnostic(limits[0], message, "max_bytes above max_body", depends_on=limits[1:])
     if spool.path is None and not is_local(spec.state_uri):
         message = f"no directory for the spool: the state is in an object store ({spec.state_uri})"
-        yield UnlocatedDiagnostic(at, message, "a local directory", depends_on=(("state",),))
+        expected = "a local directory, or one in an object store, which is slower"
+        yield UnlocatedDiagnostic(at, message, expected, depends_on=(("state",),))
         return
     path = spool.path or spec.state_uri
     if not is_local(path):
-        yield UnlocatedDiagnostic(at, f"a spool in an object store ({path})", "a local directory", depends_on=())
+        yield from _check_object_spool(spec, at, path)
     elif spec.spark.is_cluster and not any(contains_uri(mount, path) for mount in spec.spark.shared_mounts):
         message = f"executors of {spec.spark.master} cannot read the spool on the disk of this machine ({path})"
         mounts: tuple[Path, ...] = (("spark", "shared_mounts"), ("spark", "master"))
         yield UnlocatedDiagnostic(
-            at, message, "a local master, or a directory in spark.shared_mounts", depends_on=mounts
+            at, message, "a local master, or a directory in spark.shared_mounts or an object store", depends_on=mounts
         )
+
+
+def _check_object_spool(spec: Spec, at: Path, path: str) -> Iterator[UnlocatedDiagnostic]:
+    """A spool inside a table would be deleted by vacuum."""
+    tables = [each.table.path for each in spec.branch_specs().values()]
+    for table in [*tables, spec.dead_letters_uri]:
+        if contains_uri(table, path) or contains_uri(path, table):
+            yield UnlocatedDiagnostic(at, f"overlaps with a table ({table})", "a separate directory", depends_on=())

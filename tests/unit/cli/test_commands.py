@@ -28,10 +28,10 @@ from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.dev.kafka import free_ports
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline.lease import Lease
 from headrace.plan.accounting import Counts
 from headrace.runtime import session
 from headrace.source.ranges import Range
+from headrace.storage.lease import Lease
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
 from headrace.write.intent import Intent

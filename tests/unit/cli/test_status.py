@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.command_line import Run, command_line
 from services.in_process_pipeline import Harness

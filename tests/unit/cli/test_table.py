@@ -18,7 +18,7 @@ import pytest
 import headrace
 from headrace import Table
 from headrace.cli import main
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.in_process_pipeline import Harness
 

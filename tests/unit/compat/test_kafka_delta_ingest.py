@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.compat.kafka_delta_ingest import kafka_delta_ingest
 from headrace.importers.kafka_delta_ingest import FLAGS
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.in_process_pipeline import Harness
 from services.kafka_delta_ingest import Ingest, ids, one_table, send

@@ -25,7 +25,6 @@ from headrace.delta.staged_file import StagedFile
 from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRestored, UsageError
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline import task
-from headrace.pipeline.lease import Lease
 from headrace.recovery.file_origins import (
     FileOrigins,
     OffsetBounds,
@@ -42,6 +41,7 @@ from headrace.source.ranges import Range, join_ranges, one_per_partition
 from headrace.spec import Spec
 from headrace.stage.layout import FileLayout
 from headrace.stage.stager import Stager
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.table.ownership import existing_table
 from headrace.table.reingest import ReingestPipeline

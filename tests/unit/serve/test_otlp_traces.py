@@ -13,7 +13,7 @@ from headrace.serve.event_poster import EventPoster
 from headrace.serve.otlp_traces import batch_trace
 from headrace.source.otlp.receiver import OtlpReceiver
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Spool
 from headrace.spec.otlp_source import OtlpSpec
 from headrace.version import VERSION
@@ -78,7 +78,7 @@ def test_the_otlp_source_receives_the_traces(receiver: OtlpReceiver, tmp_path: P
         poster.stop()
         receiver.stop()
         spool.close()
-    (records,) = spooled_records(str(folder), Range("traces", 0, 0, ends["traces"]))
+    (records,) = record_batches(open_reader(str(folder)), Range("traces", 0, 0, ends["traces"]))
     requests = [ExportTraceServiceRequest.FromString(value) for value in records.to_pydict()["value"]]
     rows = [row for request in requests for row in rows_of("traces", request)]
     assert {row["service_name"] for row in rows} == {"headrace"}

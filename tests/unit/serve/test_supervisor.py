@@ -13,12 +13,12 @@ import pytest
 from headrace import errors
 from headrace.errors import HeadraceError, PipelineStopped, SparkExited, SpecError, UsageError
 from headrace.pipeline.control import PauseRequest, State, StopRequest
-from headrace.pipeline.lease import Lease
 from headrace.retry import Retry
 from headrace.serve import supervised_pipeline
 from headrace.serve.supervised_pipeline import restart_may_help
 from headrace.serve.supervisor import Supervisor
 from headrace.spec import Spec
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.validate.load import loads
 from services.sessions import FailingSession

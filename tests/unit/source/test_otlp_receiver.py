@@ -43,7 +43,7 @@ from headrace.source.otlp.json_request import protobuf_of_json
 from headrace.source.otlp.receiver import OtlpReceiver
 from headrace.source.otlp.refusal import Refusal
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Spool, SpoolLimits
 from headrace.spec.decode import SIGNALS, Signal
 from headrace.spec.otlp_source import OtlpSpec
@@ -84,9 +84,10 @@ class Running:
 
     def records(self, *topics: str) -> pa.Table:
         """The stored records."""
-        ends = open_reader(str(self.folder)).ends()
+        reader = open_reader(str(self.folder))
+        ends = reader.ends()
         ranges = [Range(topic, 0, 0, ends[topic]) for topic in topics if ends.get(topic)]
-        return pa.Table.from_batches([batch for each in ranges for batch in spooled_records(str(self.folder), each)])
+        return pa.Table.from_batches([batch for each in ranges for batch in record_batches(reader, each)])
 
 
 @contextmanager

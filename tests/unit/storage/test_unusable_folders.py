@@ -12,9 +12,9 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.errors import PermissionDenied, SetupError
-from headrace.pipeline.lease import Lease
 from headrace.runtime import cache, work_folder
 from headrace.runtime.session import log_folder
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.validate import online
 from services.in_process_pipeline import Harness

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.faults import Abandoned, Point, armed
-from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
 from headrace.serve.status import pipeline_status
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.clocks import DAY, clock
 from services.in_process_pipeline import Harness

@@ -16,7 +16,7 @@ from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
 from headrace.errors import DirectCommitBlocked, LeaseHeld, SparkWriterRequired, UsageError
 from headrace.ledger.known_tables import KnownTable, KnownTables
-from headrace.pipeline.lease import Lease, holder
+from headrace.storage.lease import Lease, holder
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 from services.in_process_pipeline import Harness

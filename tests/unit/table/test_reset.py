@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 from headrace import Table
 from headrace.cli import main
 from headrace.ledger.audit import AuditEntry, AuditLog, AuditPhase
-from headrace.pipeline.lease import Lease
 from headrace.source.spool.writer import Spool
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.in_process_pipeline import Harness
 

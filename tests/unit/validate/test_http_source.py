@@ -33,6 +33,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
         "listen: '[::1]:8080', topics: [a]",
         f"{ELSEWHERE}, tokens: ['${{env:TOKEN}}'], plaintext: true",
         f"{ELSEWHERE}, dangerously_open: true, plaintext: true",
+        "topics: [a], spool: {path: 's3://lake/spool'}",
         "topics: [a], kafka: {brokers: 'localhost:9092'}",
         "preset: analytics, kafka: {brokers: 'kafka:9092', tls: true, retry_window: 10m}",
     ],
@@ -53,7 +54,6 @@ def test_accepted(tmp_path: Path, source: str) -> None:
             "source.http.dangerously_open: conflicts with tokens",
         ),
         ("topics: [a], tls: {certificate: x, key: '${env:TOKEN}'}", "source.http.tls.certificate: no certificate"),
-        ("topics: [a], spool: {path: 's3://lake/spool'}", "source.http.spool.path: a spool in an object store"),
         (
             "topics: [a], max_body: 20MB, spool: {max_bytes: 16MB}",
             "source.http.spool.max_bytes: a request of 20,000,000 bytes (max_body) never fits into 16,000,000 bytes",
@@ -94,10 +94,17 @@ def test_plain_text_tokens_are_refused(tmp_path: Path) -> None:
     assert "hunter2" not in found
 
 
-def test_the_spool_is_local(tmp_path: Path) -> None:
+def test_a_spool_in_an_object_store_is_asked_for(tmp_path: Path) -> None:
     (message,) = messages(tmp_path, "topics: [a]", table="s3://lake/t")
     assert message.startswith("source.http.spool.path: no directory for the spool")
-    assert messages(tmp_path, "topics: [a], spool: {path: ./spool}", table="s3://lake/t") == []
+    for path in ("./spool", "s3://lake/spool", "az://lake/spool", "gs://lake/spool"):
+        assert messages(tmp_path, f"topics: [a], spool: {{path: '{path}'}}", table="s3://lake/t") == []
+
+
+@pytest.mark.parametrize("path", ["s3://lake/t", "s3://lake/t/spool", "s3://lake/t/_headrace/p/dead_letters/spool"])
+def test_a_spool_in_a_table_would_be_deleted_by_vacuum(tmp_path: Path, path: str) -> None:
+    (message,) = messages(tmp_path, f"topics: [a], spool: {{path: '{path}'}}", table="s3://lake/t")
+    assert message == "source.http.spool.path: overlaps with a table (s3://lake/t)"
 
 
 def test_executors_of_a_cluster_must_reach_the_spool(tmp_path: Path) -> None:
@@ -108,6 +115,8 @@ def test_executors_of_a_cluster_must_reach_the_spool(tmp_path: Path) -> None:
     assert [each for each in found if "executors of spark://10.0.0.1:7077 cannot read the spool" in each]
     shared = messages(tmp_path, f"topics: [a], spool: {{path: {tmp_path}/shared/spool}}", cluster)
     assert not [each for each in shared if "the spool" in each]
+    objects = messages(tmp_path, "topics: [a], spool: {path: 's3://lake/spool'}", cluster)
+    assert not [each for each in objects if "the spool" in each]
 
 
 def test_kafka_needs_no_local_directory(tmp_path: Path) -> None:

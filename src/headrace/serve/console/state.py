@@ -11,8 +11,8 @@ from typing import Any
 from headrace.dead_letters.reader import DeadLetters
 from headrace.ledger.audit import AuditLog
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline import lease
 from headrace.spec import Spec
+from headrace.storage import lease
 from headrace.storage.store import Profile, Store
 from headrace.table.table import Table
 

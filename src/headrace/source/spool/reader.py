@@ -1,4 +1,4 @@
-"""Readers of a spool: durable bounds, and ranges as Arrow batches. Any process on the machine can read."""
+"""Readers of a spool: durable bounds, and ranges as Arrow batches. Any process that reaches it can read."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.delta.schema import RECORD_SCHEMA
 from headrace.errors import SourceGap, SpoolDamaged
 from headrace.source.ranges import Range
+from headrace.source.spool.base import BlockReader, source_gap
 from headrace.source.spool.block import BLOCK_SCHEMA, BadBlock, Block, read_blocks, verify_block
 from headrace.source.spool.disk import Disk, LocalDisk
 from headrace.source.spool.layout import (
@@ -26,6 +27,8 @@ from headrace.source.spool.layout import (
     segment_path,
     topic_folder,
 )
+from headrace.source.spool.object_reader import ObjectReader
+from headrace.storage.store import Profile, Store
 
 _BATCH_RECORDS = 10_000
 _BATCH_BYTES = 8_000_000
@@ -33,7 +36,7 @@ _CREATE_TIME = 0  # Kafka's timestamp type of a time that the producer has set
 
 
 class SpoolReader:
-    """The durable records of a spool."""
+    """The durable records of a spool on a disk."""
 
     def __init__(self, disk: Disk, where: str) -> None:
         self._disk, self._where = disk, where
@@ -72,7 +75,7 @@ class SpoolReader:
         """
         segments = self._segments(topic, start)
         if segments and segments[0] > start:
-            raise _gap(topic, start, segments[0])
+            raise source_gap(topic, start, segments[0])
         expected = start
         for first in segments:
             for block in self._blocks_of(topic, first, expected):
@@ -107,17 +110,13 @@ class SpoolReader:
         )
 
 
-def open_reader(folder: str) -> SpoolReader:
-    """The reader of a spool on this machine."""
-    return SpoolReader(LocalDisk(folder), folder)
+def open_reader(uri: str, profile: Profile | None = None) -> BlockReader:
+    """The reader of a spool on this machine or in an object store."""
+    store = Store(uri, profile)
+    return SpoolReader(LocalDisk(store.root), store.root) if store.local else ObjectReader(store)
 
 
-def spooled_records(folder: str, records: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range, in batches of a few thousand."""
-    return record_batches(open_reader(folder), records)
-
-
-def record_batches(reader: SpoolReader, records: Range) -> Iterator[pa.RecordBatch]:
+def record_batches(reader: BlockReader, records: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range, in batches of a few thousand; small blocks are joined."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -152,11 +151,3 @@ def _with_position(batch: pa.RecordBatch, records: Range, offset: int) -> pa.Rec
     }
     columns |= {name: batch.column(name) for name in BLOCK_SCHEMA.names}
     return pa.RecordBatch.from_arrays([columns[name] for name in RECORD_SCHEMA.names], schema=RECORD_SCHEMA)
-
-
-def _gap(topic: str, start: int, until: int) -> SourceGap:
-    return SourceGap(
-        f"The spool of topic '{topic}' no longer has offsets {start} to {until - 1}.",
-        hint="Run `headrace resume SPEC --accept-gap` to record the gap and continue after it.",
-        topic=topic,
-    )

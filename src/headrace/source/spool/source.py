@@ -19,11 +19,13 @@ from headrace.source.base import Bounds, Lag, Offsets, Partition, ends_of
 from headrace.source.ranges import Range
 from headrace.source.record_frame import RecordFrame, frame_of_ranges
 from headrace.source.spool.layout import SPOOL
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.object_spool import open_object_spool
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.receiver import Receiver, ReceiverReport
 from headrace.source.spool.writer import Spool, SpoolLimits
 from headrace.spec import Spec
 from headrace.spec.spool import SpoolSpec
+from headrace.storage.store import Profile, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,9 @@ class SpoolSource:
     ) -> None:
         self._pipeline, self._listed = spec.pipeline, tuple(topics)
         self._folder, self._limits = spool_folder(spec, spool), _limits(spool)
-        self._reader = open_reader(self._folder)
+        self._profile, self._lease = Profile(**spec.storage_profile()), spec.lease
+        self._create_bucket = spec.storage.create_bucket
+        self._reader = open_reader(self._folder, self._profile)
         self._new_receiver = new_receiver
         self._spool: Spool | None = None
         self._receiver: Receiver | None = None
@@ -63,7 +67,14 @@ class SpoolSource:
 
     def open_destination(self) -> Spool:
         """Open the spool for writing; LeaseHeld if another process does."""
-        spool = Spool.open(self._folder, self._pipeline, self._limits)
+        store = Store(self._folder, self._profile)
+        if store.local:
+            spool = Spool.open(self._folder, self._pipeline, self._limits)
+        else:
+            if self._create_bucket:
+                store.create_bucket()
+            ttl, renew = self._lease.ttl.total_seconds(), self._lease.renew.total_seconds()
+            spool = open_object_spool(store, self._pipeline, self._limits, ttl=ttl, renew=renew)
         spool.add_topics(self._listed)
         return spool
 
@@ -120,8 +131,8 @@ class SpoolSource:
     # ---- records ----
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> RecordFrame:
-        """Exactly these ranges, read by the tasks from the segments."""
-        return frame_of_ranges(spark, ranges, partial(spooled_records, self._folder))
+        """Exactly these ranges, read by the tasks from the segments or objects."""
+        return frame_of_ranges(spark, ranges, partial(record_batches, self._reader))
 
     def committed(self, position: Offsets) -> None:
         """Let the writer of the spool delete what is before the position."""
@@ -133,7 +144,7 @@ class SpoolSource:
     def tail(self, count: int, where: str = "end") -> pa.Table:
         """The last records of each topic, the first ones, or those from a time on. Nothing is released."""
         ranges = [self._sample(each, offsets, count, where) for each, offsets in self.bounds().items()]
-        batches = chain.from_iterable(spooled_records(self._folder, each) for each in ranges if each.until > each.start)
+        batches = chain.from_iterable(record_batches(self._reader, each) for each in ranges if each.until > each.start)
         return pa.Table.from_batches(batches, RECORD_SCHEMA)
 
     def _sample(self, partition: Partition, bounds: Bounds, count: int, where: str) -> Range:

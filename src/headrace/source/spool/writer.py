@@ -1,4 +1,4 @@
-"""The writer of a spool: appends of many threads become durable together, in blocks, with one sync."""
+"""The writer of a spool: appends of many threads become durable together, in blocks, with one sync or put."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, LeaseHeld, SpoolFull, StorageFull, StorageUnreachable, UsageError
+from headrace.source.spool.base import BlockLog, WriteUnsettled
 from headrace.source.spool.block import BLOCK_SCHEMA, Request
 from headrace.source.spool.disk import Disk, LocalDisk, disk_error
 from headrace.source.spool.layout import ABOUT, LOCK, SpoolIdentity, decode_identity, folder_name
@@ -25,6 +28,7 @@ _OVERHEAD = 512  # bytes of a block beside its records
 _BUSY_SECONDS = 1.0
 _FULL_SECONDS = 5.0
 _TRIM_SECONDS = 1.0
+_SETTLE_SECONDS = 1.0
 _MAX_SEQUENCE = 1024
 _READY = "ready"  # in the lock, once the ends are those of the segments
 _TEMPORARY = (StorageFull, StorageUnreachable, UsageError)  # nothing was stored, and the next write may succeed
@@ -107,11 +111,11 @@ class _Waiting:
 
 
 class Spool:
-    """An open spool; the only writer of its folder. All methods are thread-safe."""
+    """An open spool; its only writer. All methods are thread-safe."""
 
-    def __init__(self, log: SegmentLog, identity: SpoolIdentity, limits: SpoolLimits, lock: int = -1) -> None:
+    def __init__(self, log: BlockLog, identity: SpoolIdentity, limits: SpoolLimits, unlock: Callable[[], None]) -> None:
         self.identity, self.limits = identity, limits
-        self._log, self._lock_file = log, lock
+        self._log, self._unlock = log, unlock
         self._window = RequestWindow(limits.max_requests, int(limits.request_age * 1000))
         for each in log.recover():
             self._window.add(each.topic, each.request, each.time)
@@ -123,6 +127,7 @@ class Spool:
         self._topics_to_add: list[tuple[str, Future[Appended]]] = []
         self._counts = SpoolCounts()
         self._failure: HeadraceError | None = None
+        self._outage: HeadraceError | None = None  # while it is not known whether a write is stored
         self._closing = self._trim_now = False
         self._thread = threading.Thread(target=self._run, name="headrace-spool", daemon=True)
         self._thread.start()
@@ -143,7 +148,7 @@ class Spool:
                     request_age=limits.request_age,
                     max_requests=limits.max_requests,
                 )
-                spool = cls(log, identity, limits, lock)
+                spool = cls(log, identity, limits, partial(os.close, lock))
                 os.pwrite(lock, f"{os.getpid()} {_READY}".encode(), 0)
                 return spool
             except BaseException:
@@ -186,11 +191,13 @@ class Spool:
             raise self._failure
         if self._closing:
             raise UsageError("The spool is closed.")
+        if self._outage is not None:
+            raise self._outage
 
     def _check_room(self, size: int) -> None:
         limits = self.limits
         if self._pending_bytes + size > limits.waiting_bytes and self._waiting:
-            seconds, reason = _BUSY_SECONDS, f"{self._pending_bytes:,} bytes wait for the disk"
+            seconds, reason = _BUSY_SECONDS, f"{self._pending_bytes:,} bytes wait to be written"
         elif self._stored + self._pending_bytes + size > limits.max_bytes:
             self._trim_now = True
             seconds, reason = _FULL_SECONDS, f"it has {self._stored:,} of {limits.max_bytes:,} bytes"
@@ -236,7 +243,7 @@ class Spool:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes on disk."""
+        """Bytes of the spool."""
         return self._stored
 
     def stored_records(self) -> int:
@@ -272,9 +279,8 @@ class Spool:
             self._condition.notify()
         self._thread.join()
         self._log.close()
-        if self._lock_file >= 0:
-            os.close(self._lock_file)
-            self._lock_file = -1
+        unlock, self._unlock = self._unlock, lambda: None
+        unlock()
 
     # ---- the writer thread ----
 
@@ -325,15 +331,43 @@ class Spool:
             firsts = self._log.write({topic: _block(items) for topic, items in by_topic.items()})
             results = _results(by_topic, firsts)
             self._stored_group(results)
+        except WriteUnsettled as error:
+            self._settle(by_topic, error)
+            return
         except Exception as error:
             self._fail(group, error)
             return
         for each, appended in results:
             each.future.set_result(appended)
 
+    def _settle(self, by_topic: Mapping[str, Sequence[_Waiting]], unsettled: WriteUnsettled) -> None:
+        """Refuse requests until it is known that a group is stored. Its producers repeat them, and are recognized."""
+        outage = StorageUnreachable(unsettled.message, hint=unsettled.hint)
+        with self._condition:
+            self._outage = outage
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                self._forget(each)
+        for each in waiting:
+            each.future.set_exception(outage)
+        for each in chain.from_iterable(by_topic.values()):
+            each.future.set_exception(unsettled)
+        while not self._closing:
+            with self._condition:
+                self._condition.wait(_SETTLE_SECONDS)
+            try:
+                self._stored_group(_results(by_topic, unsettled.settle()))
+                return
+            except _TEMPORARY:
+                continue
+            except Exception as error:
+                self._fail((), error)
+                return
+
     def _stored_group(self, results: Sequence[tuple[_Waiting, Appended]]) -> None:
         now, before = _now(), self._stored
         with self._condition:
+            self._outage = None
             self._ends, self._stored = self._log.ends(), self._log.size()
             for each, appended in results:
                 self._forget(each)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.lease import Lease
 from headrace.serve.console.state_watch import StateWatch
 from headrace.serve.pipeline_view import PipelineState
 from headrace.serve.redaction import Redaction
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from services.console import filled_pipeline, served_console
 from services.in_process_pipeline import Harness

@@ -21,7 +21,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.source.http.server import HttpReceiver
 from headrace.source.ranges import Range
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Spool, SpoolLimits
 from headrace.validate.load import loads
 from services.certs import Certificates
@@ -56,7 +56,7 @@ class Server:
     def records(self, topic: str) -> list[dict[str, Any]]:
         """What a reader of the spool sees."""
         end = open_reader(str(self.folder)).ends().get(topic, 0)
-        batches = spooled_records(str(self.folder), Range(topic, 0, 0, end)) if end else ()
+        batches = record_batches(open_reader(str(self.folder)), Range(topic, 0, 0, end)) if end else ()
         return [row for batch in batches for row in batch.to_pylist()]
 
     def values(self, topic: str) -> list[bytes]:

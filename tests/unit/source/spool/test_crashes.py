@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
-from headrace.errors import SpoolDamaged
+from headrace.errors import Fenced, SpoolDamaged, StorageUnreachable
 from headrace.source.ranges import Range
+from headrace.source.spool.base import BlockLog, BlockReader, WriteUnsettled
 from headrace.source.spool.block import BLOCK_SCHEMA, Request
 from headrace.source.spool.log import NewBlock, SegmentLog
+from headrace.source.spool.object_log import ObjectLog
+from headrace.source.spool.object_reader import ObjectReader
 from headrace.source.spool.reader import SpoolReader, record_batches
 from headrace.source.spool.window import RequestWindow
+from headrace.storage.store import Store
 from unit.source.spool.crashing_disk import Crash, CrashingDisk
+from unit.source.spool.crashing_store import CrashingStore
+
+Storage = CrashingDisk | CrashingStore
 
 CRASHES = 2_000
 TOPICS = ("orders", "/default/clicks")
@@ -45,11 +54,10 @@ class World:
     position: dict[str, int] = field(default_factory=dict)
     crashes: int = 0
 
-    def start(self, disk: CrashingDisk) -> None:
-        self.disk = disk
-        self.log = SegmentLog(disk, segment_bytes=SEGMENT_BYTES, request_age=AGE, clock=lambda: self.clock)
+    def start(self, storage: Storage) -> None:
+        self.storage = storage
+        self.log, self.reader = self.opened(storage)
         self.window = RequestWindow(10_000, int(AGE * 1000))
-        self.reader = SpoolReader(disk, "memory")
         for each in self.log.recover():
             self.window.add(each.topic, each.request, each.time)
         ends = self.log.ends()
@@ -57,10 +65,21 @@ class World:
             assert ends[topic] >= end, "an acknowledged or readable offset is missing"
         self.check_acknowledged()
 
+    def opened(self, storage: Storage) -> tuple[BlockLog, BlockReader]:
+        if isinstance(storage, CrashingDisk):
+            log = SegmentLog(storage, segment_bytes=SEGMENT_BYTES, request_age=AGE, clock=lambda: self.clock)
+            return log, SpoolReader(storage, "memory")
+        store = cast(Store, storage)
+        objects = ObjectLog(
+            store, segment_bytes=SEGMENT_BYTES, request_age=AGE, trim_seconds=3, clock=lambda: self.clock
+        )
+        return objects, ObjectReader(store)
+
     def step(self) -> None:
         self.clock += self.rng.random()
         action = self.rng.choices((self.append, self.read, self.commit), (6, 2, 1))[0]
-        action()
+        with suppress(StorageUnreachable):
+            action()
 
     def append(self) -> None:
         """A group of requests, new ones and repeated ones."""
@@ -85,13 +104,18 @@ class World:
             items.append((sequence, values, Request("p", sequence, 0, start, len(values))))
         for topic, items in requests.items():
             blocks[topic] = NewBlock([batch(values) for _, values, _ in items], [each[2] for each in items])
-        firsts = self.log.write(blocks)
+        acknowledges = True
+        try:
+            firsts = self.log.write(blocks)
+        except WriteUnsettled as error:
+            firsts, acknowledges = settled(error), False
         for topic, items in requests.items():
             assert firsts[topic] >= self.highest.get(topic, 0), "an offset is used twice"
             for sequence, values, request in items:
                 first = firsts[topic] + request.first
                 self.window.add(topic, Request("p", sequence, 0, first, len(values)), int(self.clock * 1000))
-                self.acknowledge(topic, sequence, first, values)
+                if acknowledges:
+                    self.acknowledge(topic, sequence, first, values)
 
     def new_request(self) -> tuple[str, str, list[bytes]]:
         self.sequence += 1
@@ -166,20 +190,27 @@ class World:
             assert len(texts) == len(set(texts)), "a request is stored twice"
 
 
+def settled(error: WriteUnsettled) -> dict[str, int]:
+    """The producers are told that the outcome is unknown, and repeat their requests when it is known."""
+    while True:
+        with suppress(StorageUnreachable):
+            return error.settle()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_crashes_lose_nothing_that_was_acknowledged(seed: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
     world.start(CrashingDisk(lambda: world.clock))
     while world.crashes < CRASHES // 8:
-        world.disk.crash_after = rng.randrange(1, 60)
+        world.storage.crash_after = rng.randrange(1, 60)
         try:
             while True:
                 world.step()
         except Crash:
             world.crashes += 1
             world.observe()
-        disk = world.disk.crash(rng, process_only=rng.random() < 0.3)
+        disk = world.storage.crash(rng, process_only=rng.random() < 0.3)
         if rng.random() < 0.2:  # and once more during the recovery
             disk.crash_after = rng.randrange(8)
             try:
@@ -192,6 +223,68 @@ def test_crashes_lose_nothing_that_was_acknowledged(seed: int) -> None:
         world.forget_committed()
     assert world.sequence > 100
     assert world.position
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_crashes_lose_nothing_that_an_object_store_has_acknowledged(seed: int) -> None:
+    """With requests without a response, requests that take effect late, and earlier writers that go on."""
+    rng = random.Random(seed)
+    world = World(rng)
+    storage = CrashingStore(lambda: world.clock, rng)
+    world.start(storage)
+    earlier: list[BlockLog] = []
+    refused = 0
+    while world.crashes < CRASHES // 8:
+        storage.crash_after, storage.unreachable = rng.randrange(1, 60), rng.choice((0.0, 0.1, 0.3))
+        try:
+            while True:
+                world.step()
+                if earlier and rng.random() < 0.1:
+                    refused += continue_writing(rng.choice(earlier), world)
+        except Crash:
+            world.crashes += 1
+        storage.crash(rng)
+        earlier = [*earlier[-5:], world.log]
+        storage.unreachable = 0.0
+        if rng.random() < 0.2:  # and once more during the recovery
+            storage.crash_after = rng.randrange(4)
+            with suppress(Crash):
+                world.start(storage)
+            storage.crash(rng)
+        world.start(storage)
+        world.forget_committed()
+    assert world.sequence > 100
+    assert world.position
+    assert refused > 10
+
+
+def continue_writing(log: BlockLog, world: World) -> bool:
+    """An earlier writer that was suspended, and not ended, acknowledges nothing, and deletes nothing that is needed."""
+    try:
+        if world.rng.random() < 0.5:
+            log.trim(world.position, is_full=world.rng.random() < 0.5)
+        log.write({TOPICS[0]: NewBlock([batch([b"of an earlier writer"])])})
+    except StorageUnreachable:
+        return False
+    except Fenced:
+        return True
+    raise AssertionError("an earlier writer has stored records")
+
+
+def test_a_store_without_put_if_absent_is_noticed() -> None:
+    """The test of the test: if the number of an object is free again, earlier writers go on."""
+    rng = random.Random(1)
+    world = World(rng)
+
+    class Replacing(CrashingStore):
+        put_new = CrashingStore.put
+
+    storage = Replacing(lambda: world.clock, rng)
+    world.start(storage)
+    earlier = world.log
+    world.start(storage)
+    with pytest.raises(AssertionError, match="an earlier writer has stored records"):
+        continue_writing(earlier, world)
 
 
 def test_a_disk_that_ignores_syncs_is_noticed() -> None:
@@ -214,4 +307,4 @@ def test_a_disk_that_ignores_syncs_is_noticed() -> None:
 
 def restarts(world: World, rng: random.Random) -> None:
     for _ in range(20):
-        world.start(world.disk.crash(rng))
+        world.start(world.storage.crash(rng))

@@ -19,7 +19,7 @@ from headrace.source.ranges import Range
 from headrace.source.spool.block import BLOCK_SCHEMA
 from headrace.source.spool.disk import LocalDisk, _LocalFile
 from headrace.source.spool.log import NewBlock, SegmentLog, SyncFailed
-from headrace.source.spool.reader import open_reader, spooled_records
+from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.window import RequestWindow
 from headrace.source.spool.writer import Appended, Incoming, Spool, SpoolLimits
 from services.wait import eventually
@@ -35,7 +35,7 @@ def records(*values: bytes) -> pa.RecordBatch:
 
 
 def values(folder: Path, topic: str, start: int, until: int) -> list[bytes]:
-    batches = spooled_records(str(folder), Range(topic, 0, start, until))
+    batches = record_batches(open_reader(str(folder)), Range(topic, 0, start, until))
     return [value for batch in batches for value in batch["value"].to_pylist()]
 
 
@@ -47,7 +47,7 @@ def test_appended_records_are_read_back(tmp_path: Path) -> None:
     spool.close()
     reader = open_reader(str(tmp_path))
     assert reader.ends() == {"a": 3, "/ns/b c": 1}
-    (batch,) = spooled_records(str(tmp_path), Range("a", 0, 1, 3))
+    (batch,) = record_batches(open_reader(str(tmp_path)), Range("a", 0, 1, 3))
     assert batch.to_pylist() == [
         {
             "topic": "a",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Fenced, LeaseHeld, StopRequested, StorageUnreachable
-from headrace.pipeline.lease import Clock, Lease, holder
+from headrace.storage.lease import Clock, Lease, holder
 from headrace.storage.store import Store
 from services.wait import eventually
 
@@ -124,7 +124,7 @@ def test_what_this_process_let_go_of_without_a_word_is_taken_at_once(store):
 CHILD = """
 import sys, threading
 from headrace.errors import Fenced
-from headrace.pipeline.lease import Lease
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 lease = Lease.take(Store(sys.argv[1]), ttl=float(sys.argv[2]), renew=float(sys.argv[2]) / 4)
 print(lease.token, flush=True)

@@ -89,13 +89,17 @@ class Lease:
         renew: float = 5.0,
         clock: Clock | None = None,
         wait: bool = False,
+        watch: bool = False,
         stop: Event | None = None,
     ) -> Lease:
-        """Acquire the lease; LeaseHeld if another instance has it. `wait`: until it is free or `stop` is set."""
+        """Acquire the lease; LeaseHeld if another instance has it. `wait`: until it is free or `stop` is set.
+
+        `watch`: LeaseHeld only if its holder renews it; a holder that has ended on another machine is waited for.
+        """
         clock, stop = clock or Clock(), stop or Event()
         if store.local:
             make_private(store.root)  # dead letters may contain private data
-        taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait)
+        taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait, watch)
         _ours.add(taker.note.token)
         try:
             while (number := taker.attempt()) is None:
@@ -172,8 +176,9 @@ def holder(store: Store) -> dict[str, object] | None:
 class _Taker:
     """Attempts to acquire a lease that another instance may hold."""
 
-    def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool) -> None:
-        self._chain, self._clock, self._wait, self.pause = NumberedObjects(store, FOLDER), clock, wait, pause
+    def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool, watch: bool) -> None:
+        self._chain, self._clock, self.pause = NumberedObjects(store, FOLDER), clock, pause
+        self._wait, self._watch = wait, watch
         self.note = _me(ttl)
         self._watched: tuple[bytes, float] | None = None  # the newest note, and since when it has not changed
 
@@ -201,7 +206,8 @@ class _Taker:
         first = self._watched is None
         if self._watched is None or self._watched[0] != seen:
             self._watched = (seen, moment)
-            if not self._wait and holder is not None and (not first or self._fresh(holder)):
+            valid = not first or (not self._watch and holder is not None and self._fresh(holder))
+            if not self._wait and holder is not None and valid:
                 raise _held(holder)
         return moment - self._watched[1] > max(self.note.ttl, holder.ttl if holder is not None else 0)
 

@@ -1,0 +1,310 @@
+"""The spool in an object store, here a local directory with the operations of one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import (
+    Fenced,
+    LeaseHeld,
+    SourceGap,
+    SpoolDamaged,
+    SpoolFull,
+    StorageUnreachable,
+    StorageUnsupported,
+    UsageError,
+)
+from headrace.source.ranges import Range
+from headrace.source.spool.base import BlockReader, WriteUnsettled
+from headrace.source.spool.log import NewBlock
+from headrace.source.spool.object_log import ObjectLog
+from headrace.source.spool.object_reader import ObjectReader
+from headrace.source.spool.object_spool import open_object_spool
+from headrace.source.spool.reader import record_batches
+from headrace.source.spool.writer import Appended, Incoming, Spool, SpoolLimits
+from headrace.storage.lease import Clock, Lease
+from headrace.storage.local import LocalFolder
+from headrace.storage.store import Store
+from services.wait import eventually
+from unit.source.spool.test_writer import records
+
+DAY = 86_400
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "spool"))
+
+
+def values(reader: BlockReader, topic: str, start: int, until: int) -> list[bytes]:
+    return [
+        value for batch in record_batches(reader, Range(topic, 0, start, until)) for value in batch["value"].to_pylist()
+    ]
+
+
+def objects(store: Store) -> list[str]:
+    return [item.path for item in store.list("log")]
+
+
+def object_log(store: Store, clock: Callable[[], float] | None = None) -> ObjectLog:
+    more = {"clock": clock} if clock else {}
+    log = ObjectLog(store, segment_bytes=1, request_age=3600, trim_seconds=0, **more)
+    log.recover()
+    return log
+
+
+def write(log: ObjectLog, *values: bytes, topic: str = "a") -> int:
+    return log.write({topic: NewBlock([records(*values)])})[topic]
+
+
+def test_appended_records_are_read_back_by_tasks(store: Store) -> None:
+    with closing(open_object_spool(store, "p")) as spool:
+        assert spool.append(Incoming("a", records(b"0", b"1"))).result(10) == Appended(0, 2)
+        assert spool.append(Incoming("/ns/b c", records(b"x"))).result(10) == Appended(0, 1)
+        assert spool.append(Incoming("a", records(b"2"))).result(10) == Appended(2, 3)
+        assert spool.stored_records() == 4
+    reader = ObjectReader(store)
+    assert reader.ends() == {"a": 3, "/ns/b c": 1}
+    in_task: ObjectReader = pickle.loads(pickle.dumps(reader))  # noqa: S301
+    assert values(in_task, "a", 1, 3) == [b"1", b"2"]
+    assert values(in_task, "/ns/b c", 0, 1) == [b"x"]
+    assert (reader.first("a"), reader.first("later")) == (0, 0)
+    identity = reader.identity()
+    assert identity is not None
+    assert identity.pipeline == "p"
+
+
+def test_appends_to_several_topics_are_one_object(store: Store) -> None:
+    log = object_log(store)
+    before = len(objects(store))
+    assert log.write({"a": NewBlock([records(b"0")]), "b": NewBlock([records(b"1")])}) == {"a": 0, "b": 0}
+    assert len(objects(store)) == before + 1
+
+
+def test_a_long_header_is_read(store: Store) -> None:
+    log = object_log(store)
+    topics = [f"topic-{number:04}-{'x' * 100}" for number in range(300)]
+    log.write({topic: NewBlock([records(b"v")]) for topic in topics})
+    assert ObjectReader(store).ends() == dict.fromkeys(topics, 1)
+    assert object_log(store).ends() == dict.fromkeys(topics, 1)
+
+
+def test_a_spool_that_does_not_exist_has_no_records(store: Store) -> None:
+    reader = ObjectReader(store)
+    assert (reader.identity(), reader.ends(), reader.first("a")) == (None, {}, 0)
+
+
+def test_a_second_writer_is_refused_while_the_first_one_renews_its_lease(store: Store) -> None:
+    with closing(open_object_spool(store, "p", ttl=2, renew=0.1)):
+        with pytest.raises(LeaseHeld, match=r"is written by another process, on .* with pid") as held:
+            open_object_spool(store, "p", ttl=2, renew=0.1)
+        assert held.value.facts["ready"]
+    with pytest.raises(UsageError, match="belongs to the pipeline 'p'"):
+        open_object_spool(store, "other")
+
+
+def test_the_writer_of_a_lost_machine_is_followed_when_its_lease_expires(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although its last note is valid when the next one starts, as it is when both machines are restarted at once."""
+    spool = open_object_spool(store, "p", ttl=1)
+    spool.append(Incoming("a", records(b"0"))).result(10)
+    monkeypatch.setattr(Lease, "renew", lambda _: None)  # it is lost
+    with closing(open_object_spool(store, "p", ttl=1)) as following:
+        with pytest.raises(Fenced, match="is written by another process"):
+            spool.append(Incoming("a", records(b"1"))).result(10)
+        assert isinstance(spool.failure, Fenced)
+        assert following.append(Incoming("a", records(b"2"))).result(10) == Appended(1, 2)
+    assert values(ObjectReader(store), "a", 0, 2) == [b"0", b"2"]
+
+
+def test_a_writer_that_was_suspended_for_days_finds_its_number_used(store: Store) -> None:
+    now = [1_000_000.0]
+    suspended = object_log(store, lambda: now[0])
+    write(suspended, b"0")
+    following = object_log(store, lambda: now[0])
+    for number in range(1, 5):
+        write(following, b"%d" % number)
+    now[0] += 6 * DAY
+    following.trim({"a": 5})
+    assert ObjectReader(store).first("a") == 5
+    with pytest.raises(Fenced):
+        write(suspended, b"lost")
+    now[0] += 2 * DAY
+    write(following, b"5")
+    following.trim({"a": 6})
+    assert len(objects(store)) == 1
+
+
+def test_a_lost_response_is_settled_by_reading_the_object(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_new = LocalFolder.put_new
+
+    def retry(folder: LocalFolder, path: str, data: bytes) -> str:
+        """As a client of an object store does when the first response does not arrive."""
+        put_new(folder, path, data)
+        return put_new(folder, path, data)
+
+    log = object_log(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "put_new", retry)
+        assert write(log, b"0") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "put_new", retry)
+        patch.setattr(LocalFolder, "get", unreachable)
+        with pytest.raises(WriteUnsettled) as unsettled:
+            write(log, b"1")
+    assert unsettled.value.settle() == {"a": 1}
+    assert write(log, b"2") == 2
+    assert values(ObjectReader(store), "a", 0, 3) == [b"0", b"1", b"2"]
+
+
+def unreachable(*_: object) -> None:
+    raise StorageUnreachable("no response")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_requests_of_an_outage_are_refused_and_stored_once_when_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Whether the put of the outage has reached the store or not."""
+    put_new = LocalFolder.put_new
+
+    def lose(folder: LocalFolder, path: str, data: bytes) -> str:
+        if stored and path.startswith("log/"):
+            put_new(folder, path, data)
+        raise StorageUnreachable("no response")
+
+    request = Incoming("a", records(b"0"), "web", "1")
+    with closing(open_object_spool(store, "p")) as spool:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFolder, "put_new", lose)
+            patch.setattr(LocalFolder, "get", unreachable)
+            assert isinstance(spool.append(request).exception(10), WriteUnsettled)
+            for again in (request, Incoming("a", records(b"1"))):
+                with pytest.raises(StorageUnreachable):
+                    spool.append(again)
+            assert spool.stored_records() == 0
+        assert eventually(lambda: appended(spool, request)) == Appended(0, 1, duplicate=True)
+        assert spool.append(Incoming("a", records(b"1"))).result(10) == Appended(1, 2)
+        assert spool.failure is None
+    assert values(ObjectReader(store), "a", 0, 2) == [b"0", b"1"]
+
+
+def appended(spool: Spool, request: Incoming) -> Appended | None:
+    try:
+        return spool.append(request).result(10)
+    except StorageUnreachable:
+        return None
+
+
+def test_a_repeated_request_is_stored_once_also_after_restarts_and_deletion(store: Store) -> None:
+    request = Incoming("a", records(b"0", b"1"), "web", "7", fingerprint=5)
+    with closing(open_object_spool(store, "p", SpoolLimits(segment_bytes=1))) as spool:
+        first, second = spool.append(request), spool.append(request)
+        assert (first.result(10), second.result(10)) == (Appended(0, 2), Appended(0, 2, duplicate=True))
+    reader = ObjectReader(store)
+    for _ in range(2):
+        reader.commit({"a": 2})
+        with closing(open_object_spool(store, "p", SpoolLimits(segment_bytes=1))) as spool:
+            assert spool.append(request).result(10) == Appended(0, 2, duplicate=True)
+            eventually(lambda: reader.first("a") == 2)
+            assert spool.append(request).result(10) == Appended(0, 2, duplicate=True)
+
+
+def test_a_full_spool_refuses_until_records_are_committed(store: Store) -> None:
+    limits = SpoolLimits(max_bytes=20_000, segment_bytes=2_000)
+    with closing(open_object_spool(store, "p", limits)) as spool:
+        accepted, error = 0, None
+        while error is None and accepted < 30:
+            try:
+                accepted = spool.append(Incoming("a", records(b"x" * 1000))).result(10).until
+            except SpoolFull as full:
+                error = full
+        assert error is not None
+        assert 5 < accepted <= 20
+        ObjectReader(store).commit({"a": accepted})
+        spool.trim()
+        eventually(lambda: spool.stored_bytes < 2_000)
+        assert spool.append(Incoming("a", records(b"y"))).result(10) == Appended(accepted, accepted + 1)
+
+
+def test_deleted_records_are_a_gap(store: Store) -> None:
+    log, reader = object_log(store), ObjectReader(store)
+    for number in range(4):
+        write(log, b"%d" % number)
+    log.trim({"a": 2})
+    assert (reader.first("a"), reader.time_of("a", 1)) == (2, None)
+    with pytest.raises(SourceGap, match="no longer has offsets 0 to 1"):
+        values(reader, "a", 0, 4)
+    assert values(reader, "a", 2, 4) == [b"2", b"3"]
+
+
+def test_a_missing_or_changed_object_is_damage(store: Store) -> None:
+    log = object_log(store)
+    for number in range(4):
+        write(log, b"%d" % number * 100)
+    path = objects(store)[2]
+    content = store.get(path)
+    for changed in (None, content.replace(b"1" * 100, b"2" * 100), content[:-64], content.replace(b'"a"', b'"b"')):
+        store.delete([path])
+        if changed is not None:
+            store.put(path, changed)
+        with pytest.raises(SpoolDamaged) as damaged:
+            values(ObjectReader(store), "a", 0, 4)
+        assert damaged.value.hint
+        with pytest.raises(SpoolDamaged):
+            object_log(store)
+    store.put(path, content)
+    assert len(values(ObjectReader(store), "a", 0, 4)) == 4
+
+
+def test_a_spool_that_was_emptied_is_damage(store: Store) -> None:
+    log = object_log(store)
+    write(log, b"0", b"1")
+    ObjectReader(store).commit({"a": 2})
+    store.delete(objects(store))
+    with pytest.raises(SpoolDamaged, match="end at offset 0, but those before 2 were stored"):
+        object_log(store)
+
+
+def test_a_start_during_the_last_deletion_of_another_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front is listed after the objects, so that a deletion between the two is no damage."""
+    log = object_log(store)
+    for number in range(6):
+        write(log, b"%d" % number)
+    listings = list_with_deletion(store, lambda: log.trim({"a": 4}))
+    monkeypatch.setattr(LocalFolder, "list", listings)
+    following = object_log(store)
+    assert following.ends() == {"a": 6}
+    assert write(following, b"6") == 6
+    assert values(ObjectReader(store), "a", 4, 7) == [b"4", b"5", b"6"]
+
+
+def list_with_deletion(store: Store, delete: Callable[[], None]) -> Callable[..., Iterator[object]]:
+    """Listings of the log of which the first one is interrupted by a deletion."""
+    listed, pending = LocalFolder.list, [delete]
+
+    def interrupted(folder: LocalFolder, prefix: str, after: str | None) -> Iterator[object]:
+        items = list(listed(folder, prefix, after))
+        if prefix == "log" and pending:
+            pending.pop()()
+        yield from items
+
+    return interrupted
+
+
+def test_a_store_without_put_if_absent_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFolder, "put_new", LocalFolder.put)
+    with pytest.raises(StorageUnsupported):
+        open_object_spool(store, "p")
+
+
+def test_watching_a_lease_does_not_wait_for_a_holder_that_renews(store: Store) -> None:
+    """The tick of the clock is that of a machine; only the renewal tells that the holder is alive."""
+    with Lease.take(store, ttl=0.4, renew=0.05, clock=Clock()), pytest.raises(LeaseHeld):
+        Lease.take(store, ttl=30, renew=0.1, watch=True)
