@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,14 @@ from headrace.source.ranges import Range
 from headrace.source.record_frame import SPLIT_RECORDS, split_range
 from headrace.source.rivven.source import RivvenSource
 from headrace.source.spool.block import BLOCK_SCHEMA
+from headrace.source.spool.object_reader import ObjectReader
 from headrace.source.spool.reader import open_reader, record_batches
 from headrace.source.spool.writer import Incoming, Spool
 from headrace.validate.load import loads
 from services.kafka import make_topic, produce
 from services.rivven import is_built as rivven_is_built
 from services.rivven import rivven_server, write_topics
+from services.stores import StorageFolder, new_folder
 
 RECORDS = 2 * SPLIT_RECORDS + 345  # of the first topic: enough for two tasks
 TaskRead = Callable[[Range], Iterable[pa.RecordBatch]]
@@ -57,7 +60,21 @@ def generated(folder: Path) -> Iterator[Filled]:
 def spooled(folder: Path) -> Iterator[Filled]:
     """Records in blocks of all sizes, some larger than a batch of the reader, in several segments."""
     spec = _spec(folder, "http: {topics: [orders, refunds], spool: {max_bytes: 16MB}}")
-    source = open_source(spec)
+    _fill_spool(open_source(spec))
+    yield Filled(partial(open_source, spec), partial(record_batches, open_reader(f"{spec.state_uri}/spool")))
+
+
+@contextmanager
+def spooled_in_an_object_store(folder: Path, storage: StorageFolder, settings: dict[str, Any]) -> Iterator[Filled]:
+    """The same records, in objects."""
+    http = {"topics": ["orders", "refunds"], "spool": {"path": f"{storage.uri}/spool", "max_bytes": "16MB"}}
+    text = {"pipeline": "p", "source": {"http": http}, "table": {"path": f"{folder}/lake/t"}, "storage": settings}
+    [spec] = loads(json.dumps(text), folder)
+    _fill_spool(open_source(spec))
+    yield Filled(partial(open_source, spec), partial(record_batches, ObjectReader(storage.store("spool"))))
+
+
+def _fill_spool(source: Source) -> None:
     spool: Spool = source.open_destination()  # type: ignore[attr-defined]
     sent = 0
     for size in (1, 2, 12_345, 3, RECORDS - 12_351):
@@ -66,7 +83,6 @@ def spooled(folder: Path) -> Iterator[Filled]:
         sent += size
     spool.append(Incoming("refunds", _records([b"{}"]))).result(30)
     spool.close()
-    yield Filled(partial(open_source, spec), partial(record_batches, open_reader(f"{spec.state_uri}/spool")))
 
 
 @contextmanager
@@ -126,23 +142,37 @@ def _marks(case: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if case == "rivven" and not rivven_is_built() else []
 
 
-IN_TASK = [pytest.param(case, marks=_marks(case)) for case in CASES]
+IN_TASK = [
+    *(pytest.param(case, marks=_marks(case)) for case in CASES),
+    pytest.param("object spool", marks=pytest.mark.service),
+]
 
 
 @pytest.fixture(params=IN_TASK)
-def filled_for_tasks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Filled]:
-    with CASES[request.param](tmp_path) as case:
+def filled_for_tasks(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Filled]:
+    with _in_task(request, tmp_path, monkeypatch) as case:
         yield case
 
 
+def _in_task(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AbstractContextManager[Filled]:
+    if request.param != "object spool":
+        return CASES[request.param](tmp_path)
+    storage = new_folder("s3", request, tmp_path)
+    return spooled_in_an_object_store(tmp_path, storage, storage.spec_settings(monkeypatch))
+
+
 @pytest.fixture(params=[*IN_TASK, KAFKA])
-def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Filled]:
+def filled(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Filled]:
     if request.param == "kafka":
         broker, spark = (request.getfixturevalue(name) for name in ("kafka", "spark"))
         with on_a_kafka_broker(tmp_path, broker, spark) as case:
             yield case
     else:
-        with CASES[request.param](tmp_path) as case:
+        with _in_task(request, tmp_path, monkeypatch) as case:
             yield case
 
 
