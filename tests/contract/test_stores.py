@@ -55,6 +55,9 @@ def test_what_is_put_is_got_listed_and_deleted(store: Store, path: str) -> None:
     store.put(path, b"one")
     store.put(path, b"two")
     assert store.get(path) == b"two"
+    assert (store.read(path, 1, 2), store.read(path, 1, 100)) == (b"w", b"wo")
+    with pytest.raises(NotFound):
+        store.read("never-there", 0, 1)
     assert [(item.path, item.size) for item in store.list()] == [(path, 3)]
     assert store.tag(path) == next(store.list()).tag
     store.delete([path, "never-there"])

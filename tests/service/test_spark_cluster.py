@@ -11,20 +11,27 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from headrace.dev.kafka import Broker
 from headrace.dev.spark_cluster import StandaloneCluster
+from headrace.source.base import open_source
+from headrace.source.spool.block import BLOCK_SCHEMA
+from headrace.source.spool.source import SpoolSource
+from headrace.source.spool.writer import Incoming
+from headrace.validate.load import loads
 from services.certs import Certificates
 from services.kafka import make_topic, produce
 from services.pipelines import Running, Shop, run_cli, start_cli
 from services.s3 import S3
+from services.stores import new_folder
 from services.wait import eventually
 
 MASK_KEY = "a-key-that-only-the-driver-has-in-its-environment"
@@ -86,6 +93,33 @@ def test_kafka_to_delta_on_a_cluster(shop: Shop, cluster: StandaloneCluster) -> 
     assert {path.relative_to(cluster.folder).parts[0] for path in executors} == {"worker-0", "worker-1"}
     ended = eventually(lambda: [app["state"] for app in cluster.state()["completedapps"]], 30, "the application ends")
     assert ended[-1] == "FINISHED"
+
+
+def test_executors_read_a_spool_in_an_object_store(
+    cluster: StandaloneCluster, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = new_folder("s3", request, tmp_path)
+    content = {
+        "pipeline": "orders",
+        "source": {"http": {"topics": ["orders"], "spool": {"path": f"{storage.uri}/spool"}}},
+        "table": {"path": f"{storage.uri}/orders", "columns": [{"name": "id", "type": "bigint"}]},
+        "storage": storage.spec_settings(monkeypatch),
+        "spark": spark_keys(cluster),
+    }
+    spec = tmp_path / "orders.json"
+    spec.write_text(json.dumps(content))
+    source = open_source(loads(json.dumps(content))[0])
+    assert isinstance(source, SpoolSource)
+    rows = [{"key": None, "value": b'{"id":%d}' % each, "headers": None, "timestamp": None} for each in range(500)]
+    with closing(source.open_destination()) as spool:
+        for start in range(0, 500, 50):
+            records = pa.RecordBatch.from_pylist(rows[start : start + 50], BLOCK_SCHEMA)
+            spool.append(Incoming("orders", records)).result(30)
+    finished = run_cli(["run", str(spec), "--until", "latest", "--json"], {}, within=400)
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    server: S3 = request.getfixturevalue("s3")
+    table = DeltaTable(f"{storage.uri}/orders", storage_options=server.options)
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == list(range(500))
 
 
 def test_executors_without_headrace_are_named(shop: Shop, cluster: StandaloneCluster) -> None:

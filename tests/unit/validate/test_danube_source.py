@@ -65,7 +65,6 @@ WRONG = [
     (MORE, f"    key_filters: ['a*']\n{MORE}", "source.danube.key_filters", "with subscription_type Exclusive"),
     (MORE, f"    subscription_type: exclusive\n{MORE}", "source.danube.subscription_type", "'exclusive'"),
     (MORE, f"    spool: {{retry_window: 1h}}\n{MORE}", "source.danube.spool.retry_window", "unknown key"),
-    (MORE, f"    spool: {{path: 's3://bucket/b'}}\n{MORE}", "source.danube.spool.path", "in an object store"),
     (MORE, f"    subscription: a b\n{MORE}", "source.danube.subscription", "'a b'"),
     (
         MORE,
