@@ -82,16 +82,18 @@ class ObjectReader:
         if until <= start:
             return
         expected = start
-        for number, data in self._contents(topic, start, until):
-            for _, block in self._files.blocks(self._header(number), data, topic):
+        for header, data in self._contents(topic, start, until):
+            for _, block in self._files.blocks(header, data, topic):
                 if block.until <= expected:
                     continue
                 if block.first > expected:
                     raise self._files.damaged(f"offsets {expected} to {block.first - 1} of '{topic}' are missing")
                 yield block
                 expected = block.until
+        if expected < until:
+            raise self._files.damaged(f"offsets {expected} to {until - 1} of '{topic}' are missing")
 
-    def _contents(self, topic: str, start: int, until: int) -> Iterator[tuple[int, bytes]]:
+    def _contents(self, topic: str, start: int, until: int) -> Iterator[tuple[ObjectHeader, bytes]]:
         """The objects of a range, read ahead in parallel: a store answers many requests in the time of one."""
         waiting: deque[tuple[int, Future[tuple[ObjectHeader, bytes]]]] = deque()
         numbers = iter(range(self._find(topic, start), self._find(topic, until - 1) + 1))
@@ -108,13 +110,15 @@ class ObjectReader:
                     self._files.verify_deleted(number)
                     raise source_gap(topic, start, self.first(topic)) from None
                 self._keep(header)
-                yield number, data
+                yield header, data
 
     def _find(self, topic: str, offset: int) -> int:
         """The number of the object with an offset, by the ends in the headers."""
         while True:
-            with suppress(_Deleted):
+            try:
                 return self._search(topic, offset)
+            except _Deleted:
+                self.ends()  # the newest object that this reader knows may be the deleted one
 
     def _search(self, topic: str, offset: int) -> int:
         if self._newest == 0 or self._end_at(self._newest, topic) <= offset:

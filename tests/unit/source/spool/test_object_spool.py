@@ -244,6 +244,18 @@ def test_deleted_records_are_a_gap(store: Store) -> None:
     assert values(reader, "a", 2, 4) == [b"2", b"3"]
 
 
+def test_a_task_that_is_repeated_after_its_records_were_deleted_ends(store: Store) -> None:
+    log, reader = object_log(store), ObjectReader(store)
+    for number in range(3):
+        write(log, b"%d" % number)
+    assert reader.ends() == {"a": 3}
+    late: ObjectReader = pickle.loads(pickle.dumps(reader))  # noqa: S301
+    write(log, b"3")
+    log.trim({"a": 4})
+    with pytest.raises(SourceGap, match="no longer has offsets 0 to 3"):
+        values(late, "a", 0, 3)
+
+
 def test_a_missing_or_changed_object_is_damage(store: Store) -> None:
     log = object_log(store)
     for number in range(4):
