@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -285,29 +285,25 @@ def test_a_spool_that_was_emptied_is_damage(store: Store) -> None:
 
 
 def test_a_start_during_the_last_deletion_of_another_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The front is listed after the objects, so that a deletion between the two is no damage."""
-    log = object_log(store)
+    """Objects that are deleted after they were listed are no damage: the front is behind them."""
+    log, put_new = object_log(store), LocalFolder.put_new
     for number in range(6):
         write(log, b"%d" % number)
-    listings = list_with_deletion(store, lambda: log.trim({"a": 4}))
-    monkeypatch.setattr(LocalFolder, "list", listings)
+    deletions = [lambda: log.trim({"a": 4})]
+
+    def delete_and_put(folder: LocalFolder, path: str, data: bytes) -> str:
+        if deletions:
+            deletions.pop()()
+        return put_new(folder, path, data)
+
+    monkeypatch.setattr(LocalFolder, "put_new", delete_and_put)
     following = object_log(store)
+    assert not deletions
     assert following.ends() == {"a": 6}
     assert write(following, b"6") == 6
     assert values(ObjectReader(store), "a", 4, 7) == [b"4", b"5", b"6"]
-
-
-def list_with_deletion(store: Store, delete: Callable[[], None]) -> Callable[..., Iterator[object]]:
-    """Listings of the log of which the first one is interrupted by a deletion."""
-    listed, pending = LocalFolder.list, [delete]
-
-    def interrupted(folder: LocalFolder, prefix: str, after: str | None) -> Iterator[object]:
-        items = list(listed(folder, prefix, after))
-        if prefix == "log" and pending:
-            pending.pop()()
-        yield from items
-
-    return interrupted
+    following.trim({"a": 7})
+    assert ObjectReader(store).first("a") == 7
 
 
 def test_a_store_without_put_if_absent_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
