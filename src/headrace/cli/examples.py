@@ -73,6 +73,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "table update": ("headrace table update lake/orders --where 'id = 1' --set 'amount=amount * 2'",),
     "table set-properties": ("headrace table set-properties lake/orders --set delta.appendOnly=false",),
     "table update-schema": ("headrace table update-schema lake/orders --add 'note string'",),
+    "table enable-feature": ("headrace table enable-feature lake/orders columnMapping",),
     "table optimize": ("headrace table optimize lake/orders --target-size 128MB",),
     "table vacuum": ("headrace table vacuum lake/orders --retain 168h --dry-run",),
     "table checkpoint": ("headrace table checkpoint lake/orders",),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # pyarrow takes long to import, and `headrace --help` imports
 
     from headrace.source.ranges import Range
     from headrace.table import Damage, HistoryEntry, Reingest, Repaired, Statistics, TableInfo
+    from headrace.table.enable_feature import EnabledFeature
     from headrace.table.history import Latency
     from headrace.table.query import RowQuery
     from headrace.table.schema_changes import SchemaChange
@@ -119,6 +120,31 @@ def print_schema_change(path: str, change: SchemaChange) -> None:
     lines += [f"rename {old} to {new}" for old, new in (change.rename or {}).items()]
     lines += [f"drop {name} and its values" for name in change.drop]
     print_list(f"{path}: columns to change:", lines)
+
+
+def print_client_access(path: str, plan: EnabledFeature) -> None:
+    """Print who can read and write a table before and after a feature is enabled."""
+    say(f"{path}: enable {plan.feature}")
+    if plan.pipelines:
+        say(f"pipelines of the table: {', '.join(plan.pipelines)}")
+    titles = ("client", "reads", "reads afterwards", "writes", "writes afterwards")
+    rows = [
+        (before.client, before.read, after.read, before.write, after.write)
+        for before, after in zip(plan.before, plan.after, strict=True)
+    ]
+    print_table(titles, rows)
+
+
+def print_enabled_feature(path: str, result: EnabledFeature, as_json: bool) -> None:
+    """Print that a feature was enabled, and how clients read and write the table from now on."""
+    fields = asdict(result)
+    if as_json:
+        print_result("enable-feature", path, {**fields, "pipelines": list(result.pipelines)}, as_json)
+        return
+    say(
+        f"{path}: {result.feature} {'enabled in' if result.enabled else 'is enabled; current'} version {result.version}"
+    )
+    print_table(("client", "reads", "writes"), [(each.client, each.read, each.write) for each in result.after])
 
 
 def print_query(query: RowQuery, vertical: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`headrace table create`, `set-properties` and `update-schema`."""
+"""`headrace table create`, `set-properties`, `update-schema` and `enable-feature`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import typer
 from headrace.cli.arguments import file_content, name_values, open_table, storage_profile
 from headrace.cli.confirm import confirmed
 from headrace.cli.options import AsJson, DirectCommit, PartitionColumns, Properties, TablePath, TableSpecFile, Yes
-from headrace.cli.table_output import print_list, print_result, print_schema_change
+from headrace.cli.table_output import (
+    print_client_access,
+    print_enabled_feature,
+    print_list,
+    print_result,
+    print_schema_change,
+)
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,6 +145,34 @@ def update_schema(
         columns, add=change.add, comment=change.comment, widen=change.widen, rename=change.rename, drop=change.drop
     )
     print_result("update-schema", info.path, {"version": info.version, "columns": len(info.schema)}, as_json)
+
+
+def enable_feature(
+    path: TablePath,
+    feature: Annotated[
+        str,
+        typer.Argument(
+            metavar="FEATURE", help="columnMapping, to rename and drop columns, or typeWidening, to widen them."
+        ),
+    ],
+    yes: Yes = False,
+    spec_file: TableSpecFile = None,
+    direct_commit: DirectCommit = False,
+    as_json: AsJson = False,
+) -> None:
+    """Enable a table feature that schema changes require. From then on, only Spark writes the table.
+
+    Shows which clients can read and write the table before and afterwards, and asks for confirmation.
+    """
+    table = open_table(path, spec_file, direct_commit)
+    plan = table.enable_feature(feature, dry_run=True)
+    if plan.before == plan.after:
+        print_enabled_feature(table.path, plan, as_json)
+        return
+    if not as_json:
+        print_client_access(table.path, plan)
+    if confirmed(f"Enable {feature}? This cannot be undone.", yes, as_json):
+        print_enabled_feature(table.path, table.enable_feature(feature), as_json)
 
 
 def _confirm_change(table: Table, change: SchemaChange, columns: pa.Schema | None, yes: bool, as_json: bool) -> bool:

@@ -40,6 +40,10 @@ _UNTOUCHED = _FEATURES | {
     "v2Checkpoint",
 }
 WRITER = "headrace.writer"  # the table property that names the kind of writer; it never changes by itself
+FEATURE_PROPERTIES = {  # features that change which columns a table may get, and the properties that enable them
+    "columnMapping": "delta.columnMapping.mode",
+    "typeWidening": "delta.enableTypeWidening",
+}
 _LEGACY = {  # features of writer versions below 7, by the version that introduced them
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -129,6 +133,17 @@ def metadata_only_blocker(state: TableState) -> str | None:
     return next(_protocol_blockers(state.protocol, _UNTOUCHED), None)
 
 
+def is_enabled(feature: str, properties: Mapping[str, str]) -> bool:
+    """Whether the property of column mapping or type widening enables it."""
+    return properties.get(FEATURE_PROPERTIES[feature], "").strip().lower() in ("name", "id", "true")
+
+
+def declared_writer(state: TableState) -> WriterKind | None:
+    """The kind of writer that a property of the table names; None if it names none, or direct commits."""
+    name = state.properties.get(WRITER)
+    return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind == name), None)
+
+
 def writer_of(state: TableState) -> WriterKind:
     """The kind of writer that a table requires, by its features and properties."""
     if append_blocker(state) is None:
@@ -193,13 +208,20 @@ def protocol_for(schema_json: str, properties: Mapping[str, str], current: Proto
     protocol = current or Protocol()
     if properties.get("delta.enableChangeDataFeed", "").lower() == "true" and protocol.min_writer < 4:
         protocol = Protocol(protocol.min_reader, 4)
-    if not lacks_ntz(schema_json, protocol):
-        return protocol
+    return with_feature(protocol, "timestampNtz") if lacks_ntz(schema_json, protocol) else protocol
+
+
+def with_feature(protocol: Protocol, feature: str) -> Protocol:
+    """A protocol that lists one more feature for readers and writers.
+
+    Column mapping is listed, too, although reader 2 would do: readers that take reader 2 and ignore the mapping, such
+    as `DeltaTable.to_pyarrow_table`, would read NULL in renamed columns.
+    """
     listed = protocol.writer_features | {
         name for version, names in _LEGACY.items() if version <= protocol.min_writer < 7 for name in names
     }
     mapping = {"columnMapping"} if protocol.min_reader == 2 else set()
-    return Protocol(3, 7, protocol.reader_features | mapping | {"timestampNtz"}, listed | {"timestampNtz"})
+    return Protocol(3, 7, protocol.reader_features | mapping | {feature}, listed | {feature})
 
 
 def lacks_ntz(schema_json: str, protocol: Protocol) -> bool:

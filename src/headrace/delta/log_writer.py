@@ -25,7 +25,14 @@ from headrace.delta import commit_builder, snapshot
 from headrace.delta.actions import Commit, File, MetadataAction
 from headrace.delta.checkpoints import INTERVAL, SHARED
 from headrace.delta.evolution import check_fits, merge_schemas
-from headrace.delta.features import append_blocker, protocol_for, rewrite_blocker
+from headrace.delta.features import (
+    WriterKind,
+    append_blocker,
+    declared_writer,
+    protocol_for,
+    rewrite_blocker,
+    with_feature,
+)
 from headrace.delta.foreign_commits import ForeignCommit, change_of
 from headrace.delta.log import LogWalk, read_commit, version_path
 from headrace.delta.log_errors import restored, set_back, table_stop
@@ -253,10 +260,12 @@ class LogWriter:
         info: Mapping[str, Any],
         *,
         schema: str | None = None,
+        feature: str | None = None,
     ) -> TableState:
         """Change the metadata of the newest version; `operation` returns the name of the operation and its parameters.
 
-        Files of `schema` must still fit the table afterwards. A change without effect is not committed.
+        Files of `schema` must still fit the table afterwards. A change without effect is not committed. The protocol
+        lists `feature` afterwards.
         """
         pending = _PendingCommit(str(uuid.uuid4()), schema=schema)
 
@@ -266,6 +275,7 @@ class LogWriter:
             if metadata == state.metadata:
                 return None
             protocol = protocol_for(metadata.schema_json, metadata.properties, state.protocol)
+            protocol = with_feature(protocol, feature) if feature else protocol
             after = replace(state, version=state.version + 1, metadata=metadata, protocol=protocol)
             self._check(after, pending)
             upgrade = [protocol.action()] if protocol != state.protocol else []
@@ -439,7 +449,9 @@ class LogWriter:
         if reason := self._blocker(state):
             raise DirectCommitBlocked(
                 f"{self.store.uri} does not allow direct commits: {reason}.",
-                hint="Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to let Spark "
+                hint="Run again: Spark writes the table from now on."
+                if declared_writer(state) == WriterKind.SPARK
+                else "Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to let Spark "
                 "write the table from now on.",
             )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import reduce
 from operator import and_
@@ -23,9 +23,11 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from headrace.delta.actions import File
+from headrace.delta.column_mapping import file_schema, in_table_columns
 from headrace.delta.partition_keys import PartitionKeys, partitions_in
-from headrace.delta.partition_values import value_in
-from headrace.delta.rows import INT96, filesystem
+from headrace.delta.partition_values import log_name, value_in
+from headrace.delta.rows import INT96, filesystem, row_chunks
+from headrace.errors import HeadraceError
 from headrace.storage.store import Store
 
 _SLACK = timedelta(milliseconds=1)  # Spark truncates the bounds of timestamps to milliseconds
@@ -40,6 +42,30 @@ class Relation:
     rows: Any
 
 
+@dataclass(frozen=True, slots=True)
+class RowStream(Relation):
+    """Rows that Python produces while DuckDB reads them.
+
+    DuckDB reports an exception of the producer as the text of an error of its own, so the exception is stored here.
+    """
+
+    errors: list[HeadraceError] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> RowStream:
+        """A stream of these batches, which are produced on demand."""
+        errors: list[HeadraceError] = []
+
+        def produce() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from batches
+            except HeadraceError as error:
+                errors.append(error)
+                raise
+
+        return cls(schema, pa.RecordBatchReader.from_batches(schema, produce()), errors)
+
+
 def scan_files(
     store: Store, files: Iterable[File], schema: pa.Schema, by: tuple[str, ...], bounded: Collection[str] = ()
 ) -> Relation:
@@ -52,6 +78,13 @@ def scan_files(
         for file in files
     ]
     return Relation(schema, ds.FileSystemDataset(fragments, schema, _FORMAT, system))
+
+
+def stream_files(store: Store, files: Iterable[File], schema: pa.Schema, by: Iterable[str]) -> RowStream:
+    """The rows of files whose columns have other names than the table's, and types that it has widened since."""
+    stored, stored_by = file_schema(schema), [log_name(schema.field(name)) for name in by]
+    chunks = (chunk for file in files for chunk in row_chunks(store, file, stored, stored_by))
+    return RowStream.of(schema, (batch for rows in chunks for batch in in_table_columns(rows, schema).to_batches()))
 
 
 def files_with_keys(files: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> list[File]:

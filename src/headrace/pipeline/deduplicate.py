@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.delta.actions import File, as_file
-from headrace.delta.partition_values import log_name, parse_partition_value, value_in
+from headrace.delta.column_mapping import file_schema
+from headrace.delta.partition_values import parse_partition_value, value_in
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import RESCUED, SOURCE
 from headrace.delta.snapshot import active_files
@@ -85,7 +86,8 @@ class Deduplication:
         rules = entry.rules.deduplicate
         assert rules is not None  # noqa: S101
         staged = ColumnReader(Store(layout.path, entry.store.profile), [*rules.keys, SOURCE.name])
-        parts = [_keys(staged, as_file(each), rules.keys, layout.schema) for each in mine]
+        fields = {key: layout.schema.field(key).remove_metadata() for key in rules.keys}
+        parts = [_keys(staged, as_file(each), fields) for each in mine]
         rows, within = pa.concat_tables(parts), rules.within // _MICRO
         newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
         recent_keys = self._known(entry, rules, layout.schema, newest - 2 * within)
@@ -220,7 +222,9 @@ def _has(entry: OpenTable, writer: str, batch: int) -> bool:
 
 
 def _stored_keys(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
-    columns = ColumnReader(store, [*keys, f"{SOURCE.name}.timestamp"])
+    in_files = file_schema(schema)
+    fields = {key: in_files.field(schema.get_field_index(key)) for key in keys}
+    columns = ColumnReader(store, [*(item.name for item in fields.values()), f"{SOURCE.name}.timestamp"])
     for file in active_files(store, version).values():
         if _may_hold(file, since):
             if file.elsewhere:
@@ -229,7 +233,7 @@ def _stored_keys(store: Store, version: int, keys: Sequence[str], schema: pa.Sch
                     "its rows are unknown.",
                     hint="Write to a deep clone of the table, or remove table.deduplicate.",
                 )
-            rows = _keys(columns, file, keys, schema)
+            rows = _keys(columns, file, fields)
             yield rows.filter(pc.greater_equal(rows[TIME], since))
 
 
@@ -243,10 +247,10 @@ def _may_hold(file: File, since: int) -> bool:
     return newest is None or newest + 1000 >= since
 
 
-def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Keys and times of a file's rows, and the positions of their records where they are read."""
+def _keys(columns: ColumnReader, file: File, fields: Mapping[str, pa.Field]) -> pa.Table:
+    """Keys and times of a file's rows, and the positions of their records where they are read; fields as in files."""
     live_rows = columns.live_rows(file)
-    key_columns: dict[str, pa.Array] = {key: _column(live_rows, file.partition, schema.field(key)) for key in keys}
+    key_columns = {key: _column(live_rows, file.partition, item) for key, item in fields.items()}
     source = live_rows[SOURCE.name]
     there = {item.name for item in source.type}
     parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in PLACE if name in there}
@@ -255,7 +259,7 @@ def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Sch
 
 
 def _column(live_rows: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
-    if log_name(item) in partition:
+    if item.name in partition:
         return pa.repeat(value_in(partition, item), len(live_rows))
     return (
         live_rows[item.name].cast(item.type)

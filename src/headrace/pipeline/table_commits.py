@@ -71,13 +71,16 @@ class TableCommits:
             )
 
     def needs_restage(self, intent: Intent) -> bool:
-        """Whether the files of an open batch no longer fit: another writer created a table or added a constraint."""
+        """Whether the files of an open batch no longer fit: a table is new, or has another writer or constraint."""
         for table in intent.tables:
             if self.contains(table, intent):
                 continue
             if not table.dead_letters and self._constraints(table) != table.constraints:
                 return True
-            state = self._tables.of(table).writer.state
+            writer = self._tables.of(table).writer
+            if not writer.commits_directly and any(file.table == table.path for file in table.files):
+                return True
+            state = writer.state
             is_new = table.create and table.path not in self._ledger.known.tables
             if is_new and state is not None and not staged_for_schema(table, state):
                 return True

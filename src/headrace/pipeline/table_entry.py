@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.decode.inference import Structure
 from headrace.delta.evolution import check_fits
-from headrace.delta.features import WriterKind, append_blocker
+from headrace.delta.features import WriterKind, append_blocker, declared_writer
 from headrace.delta.log import LogWalk
 from headrace.delta.log_errors import check_txns_last, set_back, table_stop, unreached
 from headrace.delta.restores import Restores, restored_since
@@ -89,8 +89,7 @@ class TableOpener:
         by_spark = by_spark or (rules is not None and rules.by_spark)
         committer: TableWriter = append_writer
         if append_writer.state is not None or by_spark:
-            merges = rules is not None and rules.merges is not None
-            committer = self._of_its_kind(append_writer, store, known, by_spark, merges)
+            committer = self._of_its_kind(append_writer, store, known, by_spark, rules)
         if rules is not None and rules.overwrites and not committer.commits_directly:
             raise TableFeature(
                 f"{uri} is written by Spark, but mode: {rules.mode} requires direct commits.",
@@ -154,18 +153,29 @@ class TableOpener:
             raise unreached(store.uri, known.scanned)
 
     def _of_its_kind(
-        self, append_writer: TableWriter, store: Store, known: KnownTable | None, by_spark: bool, merges: bool
+        self,
+        append_writer: TableWriter,
+        store: Store,
+        known: KnownTable | None,
+        by_spark: bool,
+        rules: TableSpec | None,
     ) -> TableWriter:
-        """Writer of a table: the kind that it was first written with, which never changes (`by_spark`: Spark)."""
-        why_not = append_blocker(append_writer.state) if append_writer.state is not None else None
+        """Writer of a table: the kind that it was first written with (`by_spark`: Spark).
+
+        Only `Table.enable_feature` changes it from direct commits to Spark, and records that in the table.
+        """
+        state = append_writer.state
+        why_not = append_blocker(state) if state is not None else None
+        by_decision = state is not None and declared_writer(state) == WriterKind.SPARK
         spec_requires_spark = by_spark and not why_not
         if spec_requires_spark:
+            merges = rules is not None and rules.merges is not None
             needs = "merges rows, which direct commits cannot do"
             why_not = f"the spec {needs if merges else 'requires features that only Spark may write'}"
-        if known is not None and known.writer == WriterKind.DIRECT and why_not:
+        if known is not None and known.writer == WriterKind.DIRECT and why_not and not by_decision:
             raise TableFeature(
                 f"{store.uri} was written by direct commits, which are no longer possible: {why_not}.",
-                hint="Remove that from the spec or write to a new table, then run again."
+                hint=_spec_hint(rules)
                 if spec_requires_spark
                 else "Remove the feature and run again, or run `headrace resume SPEC --accept-new-table` to write the "
                 "table with Spark from now on.",
@@ -173,6 +183,14 @@ class TableOpener:
         if why_not or (known is not None and known.writer in (WriterKind.MERGE, WriterKind.SPARK)):
             return self.spark_table(store)
         return append_writer
+
+
+def _spec_hint(rules: TableSpec | None) -> str:
+    """How to continue with a table with direct commits whose spec requires Spark."""
+    others = "Remove that from the spec or write to a new table, then run again."
+    if rules is None or rules.features != ("typeWidening",) or rules.merges is not None or rules.cluster_by:
+        return others
+    return f"Run `headrace table enable-feature PATH typeWidening`, then run again. {others}"
 
 
 def last_seen_version(known: KnownTable, ledger: Ledger, uri: str) -> int:

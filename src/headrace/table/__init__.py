@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.recovery.reingest_plan import Reingest, UnrecoverableRows
     from headrace.table.change_feed import Changes
     from headrace.table.delete_update import Deleted, Updated
+    from headrace.table.enable_feature import ClientAccess, EnabledFeature
     from headrace.table.history import HistoryEntry, Latency, OperationLatencies
     from headrace.table.insert import Inserted
     from headrace.table.optimize import Optimized
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changes",
+    "ClientAccess",
     "Damage",
     "Deleted",
+    "EnabledFeature",
     "HistoryEntry",
     "Inserted",
     "Latency",
@@ -48,6 +51,8 @@ _HOMES = {
     "Changes": "headrace.table.change_feed",
     "Deleted": "headrace.table.delete_update",
     "Updated": "headrace.table.delete_update",
+    "ClientAccess": "headrace.table.enable_feature",
+    "EnabledFeature": "headrace.table.enable_feature",
     "HistoryEntry": "headrace.table.history",
     "Latency": "headrace.table.history",
     "OperationLatencies": "headrace.table.history",

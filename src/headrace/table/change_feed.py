@@ -11,15 +11,17 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from headrace.delta.actions import Commit, File
+from headrace.delta.column_mapping import file_schema, in_table_columns
 from headrace.delta.deletion_vectors import kept_mask
 from headrace.delta.log import commits_between, read_commit
+from headrace.delta.partition_values import log_name
 from headrace.delta.rows import all_rows, read_rows
-from headrace.delta.scan import Relation
+from headrace.delta.scan import Relation, RowStream
 from headrace.delta.schema import from_delta
 from headrace.errors import ChangeDataUnavailable, VersionNotFound
 from headrace.spec.types import TIMESTAMP
 from headrace.storage.store import Store
-from headrace.table.query import RowQuery, RowStream
+from headrace.table.query import RowQuery
 from headrace.table.versions import Moment, as_moment, open_version, resolve_version
 
 CHANGE = pa.schema(
@@ -30,6 +32,7 @@ CHANGE = pa.schema(
     ]
 )
 _FEED = "delta.enableChangeDataFeed"
+_NOT_BY_DELTA_RS = {"columnMapping", "deletionVectors"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,11 @@ class Changes(RowQuery):
         table = open_version(self.store, last)
         schema = from_delta(table.schema().to_json())
         with_change = pa.schema([*schema, *CHANGE])
-        # delta-rs reads the feed only if it was enabled in the first version, too, and no table with vectors.
+        # delta-rs reads the feed only if it was enabled in the first version, too, and of no table with vectors or
+        # renamed columns.
         has_feed = _has_feed(table) and _has_feed(open_version(self.store, first))
-        vectors = "deletionVectors" in (table.protocol().reader_features or ())
-        if has_feed and not vectors:
+        protocol = table.protocol()
+        if has_feed and protocol.min_reader_version != 2 and not _NOT_BY_DELTA_RS & set(protocol.reader_features or ()):
             return Relation(with_change, _read_feed(self.store, table, first, last, with_change))
         commits = commits_between(self.store, first - 1, last)
         if commits is None:
@@ -129,13 +133,15 @@ class CommitChanges:
     """
 
     def __init__(self, store: Store, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-        self._store, self._schema, self._by = store, schema, partition_by
+        self._store, self._schema, self._stored = store, schema, file_schema(schema)
+        self._by = tuple(map(log_name, (schema.field(name) for name in partition_by)))  # as in files, like `_stored`
 
     def of(self, commit: Commit) -> Iterator[pa.Table]:
         """The changed rows of one commit, with the kind of change as the last column."""
         if commit.change_data:
-            schema = self._schema.append(CHANGE.field(0))
-            yield from (read_rows(self._store, file, schema, self._by) for file in commit.change_data)
+            schema, stored = (columns.append(CHANGE.field(0)) for columns in (self._schema, self._stored))
+            for file in commit.change_data:
+                yield in_table_columns(read_rows(self._store, file, stored, self._by), schema)
             return
         after = {file.path: file for file in commit.added if file.changes_data}
         before = {file.path: file for file in commit.removed if file.changes_data}
@@ -146,7 +152,7 @@ class CommitChanges:
 
     def _rows(self, kind: str, file: File, other: File | None) -> pa.Table:
         """The rows of a file that are not in `other`, the same file with another deletion vector."""
-        rows = all_rows(self._store, file, self._schema, self._by)
+        rows = in_table_columns(all_rows(self._store, file, self._stored, self._by), self._schema)
         mask = kept_mask(self._store, file.vector, len(rows))
         if other is not None:
             mask &= ~kept_mask(self._store, other.vector, len(rows))

@@ -23,7 +23,7 @@ from headrace.storage.base import ObjectMeta
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 from headrace.table.records import Records, materialize
-from headrace.table.schema_changes import Columns, describe_schema, property_texts, schema_of
+from headrace.table.schema_changes import Columns, describe_schema, feature_hint, property_texts, schema_of
 
 CheckRecords = Callable[[Records, TableState], object]  # raises an error for rows that the table would reject
 
@@ -47,7 +47,9 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
         )
     except DirectCommitBlocked as blocked:
         raise FeatureRequired(
-            blocked.message, hint="Omit it; or create the table with Spark, and write it with Spark only."
+            blocked.message,
+            hint=feature_hint(properties, "Create the table without it")
+            or "Omit it; or create the table with Spark, and write it with Spark only.",
         ) from None
     if receipt is None:
         _check_same(store, schema, by, log_writer.current_state())

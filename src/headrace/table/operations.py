@@ -7,16 +7,18 @@ table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.delta.features import append_blocker, rewrite_blocker
+from headrace.delta.features import append_blocker, is_enabled, rewrite_blocker
 from headrace.delta.snapshot import TableState
 from headrace.errors import OperationDisabled
 from headrace.storage.store import Store
-from headrace.table import insert, schema_changes, spark_schema_changes
+from headrace.table import enable_feature, insert, schema_changes, spark_schema_changes
 from headrace.table.delete_update import Condition, ConditionEdit, Deleted, Updated, missing_soft_delete_columns
+from headrace.table.enable_feature import EnabledFeature
 from headrace.table.insert import Inserted
 from headrace.table.optimize import Optimized, optimize
 from headrace.table.ownership import TableOwners, existing_table, retry_conflicts
@@ -151,6 +153,20 @@ class TableOperations:
             return
         with self._owners.exclusive("set_properties"):
             self._alter(list(spark_schema_changes.properties(properties)))
+
+    def enable_feature(self, feature: str) -> EnabledFeature:
+        """Enable column mapping or type widening; from then on, Spark writes the table."""
+        plan = enable_feature.planned(self._store, self._owners, feature)
+        if is_enabled(feature, self._owners.state.properties):
+            return plan
+        with self._owners.exclusive(enable_feature.OPERATION):
+            state = existing_table(self._store)
+            enable_feature.check_staged(self._store, self._owners)  # by a run that has ended meanwhile
+            if self._owners.is_direct:
+                enable_feature.enable_directly(self._store, state, feature)
+            else:
+                self._alter(list(spark_schema_changes.properties(enable_feature.spark_properties(feature))))
+        return replace(plan, version=existing_table(self._store).version, enabled=True)
 
     def _with_spark(self) -> SparkFileOperations:
         return SparkFileOperations(self._store, self._spark, self._owners.state.table_id)

@@ -14,7 +14,7 @@ from itertools import islice
 from time import sleep
 from typing import TypeVar
 
-from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
+from headrace.delta.features import WriterKind, append_blocker, declared_writer, rewrite_blocker, writer_of
 from headrace.delta.followed_log import FollowedLog
 from headrace.delta.log import LogWalk, newest_version
 from headrace.delta.log_writer import Blocker, LogWriter
@@ -99,7 +99,7 @@ class TableOwners:
         """Kind of writer of the table."""
         states = [pipeline.state for pipeline in self.pipelines if pipeline.state]
         tables = [KnownTables.load(state).tables.get(self._store.uri) for state in states]
-        kinds = {table.writer for table in tables if table is not None}
+        kinds = {table.writer for table in tables if table is not None} | {declared_writer(self.state)} - {None}
         if kinds:
             return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind in kinds), WriterKind.DIRECT)
         kind = writer_of(self.state)

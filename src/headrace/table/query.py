@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.delta.log import newest_version
 from headrace.delta.rows import MISSING
-from headrace.delta.scan import Relation
+from headrace.delta.scan import Relation, RowStream
 from headrace.delta.snapshot import active_files
 from headrace.engine import duck
 from headrace.errors import HeadraceError, SetupError, TableDamaged, UsageError, VersionNotFound
@@ -38,30 +38,6 @@ _ROWS, _NOW = "_rows_", "_now_"
 _ORDER = re.compile(r"(.+?)(?:\s+(asc|desc))?", re.IGNORECASE | re.DOTALL)
 _MISSING = re.compile(rf"no such file|not found|nosuchkey|{MISSING}", re.I)
 _DAMAGE = re.compile(rf"{_MISSING.pattern}|magic bytes|parquet file size|deserialize|unexpected end", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class RowStream(Relation):
-    """Rows that Python produces while DuckDB reads them.
-
-    DuckDB reports an exception of the producer as the text of an error of its own, so the exception is stored here.
-    """
-
-    errors: list[HeadraceError] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> RowStream:
-        """A stream of these batches, which are produced on demand."""
-        errors: list[HeadraceError] = []
-
-        def produce() -> Iterator[pa.RecordBatch]:
-            try:
-                yield from batches
-            except HeadraceError as error:
-                errors.append(error)
-                raise
-
-        return cls(schema, pa.RecordBatchReader.from_batches(schema, produce()), errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.delta.actions import MetadataAction
 from headrace.delta.evolution import merge_schemas
-from headrace.delta.features import append_blocker
+from headrace.delta.features import FEATURE_PROPERTIES, append_blocker, is_enabled
 from headrace.delta.properties import check_properties, property_text
 from headrace.delta.schema import from_delta, storable_field, to_delta
 from headrace.delta.snapshot import TableState
@@ -69,7 +69,8 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
     if blocker := append_blocker(replace(state, metadata=replace(state.metadata, properties=merged))):
         raise FeatureRequired(
             f"{store.uri}: with these properties only Spark could write to the table: {blocker}.",
-            hint="Omit the property; or write to the table with Spark only.",
+            hint=feature_hint(values, "Omit the property")
+            or "Omit the property; or write to the table with Spark only.",
         )
 
     def change(metadata: MetadataAction) -> MetadataAction:
@@ -78,6 +79,12 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
     operation = "SET TBLPROPERTIES" if values else "UNSET TBLPROPERTIES"
     parameters = {"properties": json.dumps(property_texts(values))}
     return open_log(store, state).alter(change, lambda _: (operation, parameters), {})
+
+
+def feature_hint(properties: Mapping[str, str], first: str) -> str:
+    """What to do `first` before the command that enables the feature of properties; empty if it has none for them."""
+    features = [name for name in FEATURE_PROPERTIES if is_enabled(name, property_texts(properties))]
+    return f"{first}, then run `headrace table enable-feature PATH {features[0]}`." if features else ""
 
 
 def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
@@ -298,6 +305,7 @@ def feature_required(store: Store, verb: str, subject: str) -> FeatureRequired:
     return FeatureRequired(
         f"{store.uri}: cannot {verb} {subject} without the table feature {feature}, which the table does not have. "
         f"With it, {effect}.",
-        hint=f"Create a new table; or enable {feature} with Spark, and from then on write the table with Spark only.",
+        hint=f"Run `headrace table enable-feature PATH {feature}`, which shows the clients that can use the table "
+        "afterwards, then run this again; or create a new table.",
         feature=feature,
     )

@@ -31,7 +31,7 @@ from headrace.table.records import Records, fit_records, partition_of
 from headrace.table.restore import cannot_restore
 from headrace.table.spark_rows import SparkRows, equals_condition
 from headrace.write.merge_sql import quote_identifier
-from headrace.write.spark_append import fillable
+from headrace.write.spark_append import ddl, fillable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +102,8 @@ class SparkFileOperations(SparkRows):
             if not len(rows):
                 return Inserted(state.version, 0, 0, 0)
             commit_id = self._set_commit_info(spark, "bulk_insert")
-            spark.createDataFrame(rows).write.format("delta").mode("append").save(self._store.spark_uri)
+            frame = spark.createDataFrame(rows, ddl(rows.schema))  # else timestamps without zone would get one
+            frame.write.format("delta").mode("append").save(self._store.spark_uri)
             commit = self._find_commit(state.version, commit_id)
             return Inserted(commit.version, len(rows), len(commit.added), sum(file.size for file in commit.added))
 

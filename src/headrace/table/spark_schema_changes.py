@@ -5,14 +5,19 @@ A change that requires a table feature is refused if the table does not have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import pyarrow as pa
+
+from headrace.delta.features import lacks_ntz
 from headrace.delta.properties import property_text
+from headrace.delta.schema import to_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
 from headrace.storage.store import Store
 from headrace.table.schema_changes import (
+    AddedColumn,
     SchemaChange,
     check_column_exists,
     columns_to_add,
@@ -33,6 +38,8 @@ def statements(store: Store, state: TableState, change: SchemaChange) -> list[st
 def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterator[str]:
     added = columns_to_add(store, state, change)
     _check_whole(state, change)
+    if _lacks_ntz(state, change, added):
+        yield "SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
     if added:
         columns = (f"{'.'.join(map(quote_identifier, new.path))} {type_name(new.item.type)}" for new in added)
         yield f"ADD COLUMNS ({', '.join(columns)})"
@@ -49,6 +56,12 @@ def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterat
     for name in change.drop:
         _check_mapping(store, state, "drop", name)
         yield f"DROP COLUMN {quote_identifier(name)}"
+
+
+def _lacks_ntz(state: TableState, change: SchemaChange, added: Iterable[AddedColumn]) -> bool:
+    """Whether new types need the feature for timestamps without zone, which Spark does not enable by itself."""
+    kinds = [*(new.item.type for new in added), *map(parse_type, (change.widen or {}).values())]
+    return lacks_ntz(to_delta(pa.schema([pa.field("new", kind) for kind in kinds])), state.protocol)
 
 
 def _check_whole(state: TableState, change: SchemaChange) -> None:

@@ -19,6 +19,7 @@ from headrace.table import change_feed, create_drop, history, repair, stats, vac
 from headrace.table.change_feed import Changes
 from headrace.table.create_drop import CheckRecords, FirstWrite
 from headrace.table.delete_update import Condition, Deleted, Updated, Values
+from headrace.table.enable_feature import EnabledFeature, check_feature, planned
 from headrace.table.history import HistoryEntry, OperationLatencies, Watch
 from headrace.table.insert import Inserted
 from headrace.table.operations import TableOperations
@@ -252,6 +253,17 @@ class Table:
         with self._watch("update_schema"):
             self._operations().update_schema(change if schema is None else schema_of(schema))
         return self.metadata()
+
+    def enable_feature(self, feature: str, *, dry_run: bool = False) -> EnabledFeature:
+        """Enable `columnMapping` (rename and drop columns) or `typeWidening` (widen columns). Cannot be undone.
+
+        From then on, only Spark writes the table. The result says which clients can read and write it before and after.
+        """
+        check_feature(feature)
+        with self._watch("enable_feature"):
+            return (
+                planned(self._store, self._owners(), feature) if dry_run else self._operations().enable_feature(feature)
+            )
 
     def drop(self) -> int:
         """Delete the table with all its files and its history, and return the number of files. Cannot be undone."""

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from headrace.delta.deletion_vectors import check_vectors
 from headrace.delta.log import newest_version, read_commit, readable_versions
 from headrace.delta.partition_keys import Partition, PartitionKeys
-from headrace.delta.scan import Relation, scan_files
+from headrace.delta.scan import Relation, scan_files, stream_files
 from headrace.delta.schema import from_delta
 from headrace.delta.snapshot import active_files, open_at
 from headrace.errors import PartitionNotFound, TableFeature, UsageError, VersionNotFound
@@ -23,6 +23,7 @@ from headrace.table.records import partition_of
 
 Moment = datetime | str
 _SCANNED = frozenset({"columnMapping", "deletionVectors"})  # features that delta-rs reads with `scan()` only
+_READABLE = _SCANNED | {"timestampNtz", "typeWidening"}  # of these, delta-rs scans no table with widened types
 
 
 def resolve_version(store: Store, version: int | None = None, timestamp: Moment | None = None) -> int:
@@ -98,6 +99,9 @@ def scan_version(store: Store, version: int, filtered: Collection[str] = ()) -> 
     if protocol.min_reader_version == 2 or _SCANNED & features:
         if "deletionVectors" in features:
             check_vectors(store, active_files(store, version).values())
+        if "typeWidening" in features and features <= _READABLE:
+            by = table.metadata().partition_columns
+            return stream_files(store, active_files(store, version).values(), schema, by)
         return Relation(schema, pa.RecordBatchReader.from_stream(_scan(store, table)))
     by = tuple(table.metadata().partition_columns)
     return scan_files(store, active_files(store, version).values(), schema, by, filtered)

@@ -25,7 +25,7 @@ from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.snapshot import TableState, load_state
 from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
-from headrace.errors import Fenced, TableChanged, TableGone, TableReplaced
+from headrace.errors import Fenced, TableChanged, TableFeature, TableGone, TableReplaced
 from headrace.spec.table import FEATURES
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
@@ -184,6 +184,13 @@ class LeasedWriter:
             self._check_fits(table.schema, state)  # another writer may have created it first
         elif not table.create and state.table_id != table.table_id:
             raise table_stop(TableReplaced, f"The table {table.path} was replaced: its id changed.")
+        if number < intent.batch and any(file.table == table.path for file in table.files):
+            # Spark would read such files without their partition values.
+            raise TableFeature(
+                f"{table.path}: the files of batch {intent.batch} are staged for direct commits, but Spark writes the "
+                "table.",
+                hint="Run again: the batch is staged again.",
+            )
         if number < intent.batch and (losses := list(_losses(state.schema, from_delta(table.schema), ""))):
             raise table_stop(TableChanged, f"The schema of {table.path} was altered: {'; '.join(losses)}.")
         if number > intent.batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -372,6 +373,32 @@ def test_what_cannot_be_taken_back_is_asked_about(cli: Run, harness: Harness, mo
         assert cli("update-schema", "lake/theirs", *change, "--json")[0] == 2, "nobody can be asked"
     assert len(asked) == 6
     assert Table(path).resolve() == 1
+
+
+def test_a_feature_is_enabled_after_it_is_told_who_can_use_the_table(
+    cli: Run, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("typer.confirm", asked.append)
+    code, out, _ = cli("enable-feature", "lake/alpha", "columnMapping")
+    assert (code, asked) == (0, ["Enable columnMapping? This cannot be undone."])
+    rows = {client: rest for client, *rest in (re.split("  +", line.strip()) for line in out.splitlines())}
+    assert rows["client"] == ["reads", "reads afterwards", "writes", "writes afterwards"]
+    assert rows["Headrace pipelines"][2:] == ["direct commits", "appends by Spark, about a second per batch"]
+    assert rows["delta-rs"] == ["yes", "QueryBuilder only", "yes", "no"]
+    assert "pipelines of the table: shop" in out
+    assert cli("enable-feature", "lake/alpha", "columnMapping", "--json")[0] == 2, "nobody can be asked"
+    assert cli("enable-feature", "lake/alpha", "deletionVectors", "--yes")[0] == 2
+    with Lease.take(Store(harness.spec.state_uri)):
+        code, _, err = cli("enable-feature", "lake/alpha", "columnMapping")
+        assert (code, "is running" in err, len(asked)) == (3, True, 1), "what is refused anyway is not asked about"
+    path = harness.folder / "lake" / "alpha"
+    assert Table(path).resolve() == 1
+    (said,) = lines(cli("enable-feature", "lake/alpha", "columnMapping", "--yes", "--json")[1])
+    assert (said["version"], said["enabled"], said["pipelines"]) == (2, True, ["shop"])
+    assert {"client": "Polars", "read": "no", "write": "no"} in said["after"]
+    code, out, _ = cli("enable-feature", "lake/alpha", "columnMapping")
+    assert (code, "is enabled; current version 2" in out, len(asked)) == (0, True, 1)
 
 
 def test_repair_restore_and_drop(cli: Run, harness: Harness) -> None:

@@ -122,7 +122,7 @@ def test_a_key_in_the_folders_of_the_table_is_the_key_of_the_rows(
     pq.write_table(row.select(["_source"]), tmp_path / "stored.parquet")
     columns = ColumnReader(store, ["id", "_source"])
     staged, stored = (
-        _keys(columns, File(path, path, partition, 1, 1), ["id"], schema)
+        _keys(columns, File(path, path, partition, 1, 1), {"id": schema.field("id")})
         for path, partition in (("staged.parquet", {}), ("stored.parquet", {"id": text}))
     )
     assert duplicate_mask(staged, [stored], ["id"], WITHIN).tolist() == [True]

@@ -37,11 +37,12 @@ ALONE: dict[str, Operation] = {  # need the table to themselves
     "restore": lambda table: table.restore(version=0),
     "vacuum below the retention": lambda table: table.vacuum("0s", force=True),
     "drop": lambda table: table.drop(),
+    "enable_feature": lambda table: table.enable_feature("columnMapping"),
 }
 
 # Where Spark writes the table, Spark does them; or they commit nothing, and are done as ever; or Spark has no word for
 # them, and they are done while nobody writes.
-BY_SPARK = {"bulk_insert", "optimize", "restore", "set_properties", "update_schema"}
+BY_SPARK = {"bulk_insert", "enable_feature", "optimize", "restore", "set_properties", "update_schema"}
 WITHOUT_COMMIT = {"vacuum", "vacuum below the retention", "drop", "checkpoint"}
 AT_REST = {"repair"}
 CHANGING: dict[str, Operation] = {  # as well; by Spark where the table has features

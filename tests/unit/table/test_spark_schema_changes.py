@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,18 @@ def test_every_change_is_a_statement() -> None:
         "DROP COLUMN `s`",
     ]
     assert statements(STORE, ABLE, SchemaChange()) == []
+
+
+@pytest.mark.parametrize(
+    "change", [SchemaChange({"t": "array<timestamp_ntz>"}), SchemaChange(widen={"d": "timestamp_ntz"})]
+)
+def test_timestamps_without_zone_need_their_feature_first(change: SchemaChange) -> None:
+    schema = to_delta(schema_of({**COLUMNS, "d": "date"}))
+    on = replace(ABLE, metadata=replace(ABLE.metadata, schema_json=schema))
+    feature = "SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    assert statements(STORE, on, change)[0] == feature
+    supported = replace(on, protocol=Protocol(3, 7, frozenset({"timestampNtz"}), frozenset({"timestampNtz"})))
+    assert feature not in statements(STORE, supported, change)
 
 
 @pytest.mark.parametrize(
