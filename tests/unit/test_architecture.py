@@ -18,7 +18,7 @@ ROOT = Path(headrace.__file__).parent
 
 # Top to bottom: a package imports from its own layer and from those below.
 LAYERS = [
-    {"cli", "serve", "dev", "compat"},
+    {"entry", "cli", "serve", "dev", "compat"},
     {"table", "dead_letters", "recovery", "maintain", "validate", "hot_store"},
     {"pipeline"},
     {"write", "ledger", "plan"},

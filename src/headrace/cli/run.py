@@ -90,8 +90,6 @@ def run(
     changes of its spec files.
     """
     check_options(restart, until)
-    if not as_json and log_format is None:
-        announce(until)
     with Signals() as signals:  # before the slow imports
         from headrace.cli.import_config import print_findings
         from headrace.cli.output import event_output
@@ -105,6 +103,8 @@ def run(
         on_import = partial(print_findings, options=[name for name, value in given.items() if value])
         folder = watched_folder(spec_files, until)
         specs = [] if folder else [spec for file in all_spec_files(spec_files) for spec in load(file, on_import)]
+        if not as_json and log_format is None:
+            announce(until)  # not before the specs are known to be valid
         address = listen or (ANY_PORT if with_console else None)
         options = listen_options(
             address, listen_certificate, listen_key, listen_plaintext, listen_dangerously_open, allowed_host

@@ -241,6 +241,20 @@ def test_preview_starts_no_java_and_imports_no_spark(cli: Run):
     assert (done.returncode, done.stderr) == (0, "clean")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("bad.toml", "[sink\n"), ("bad.yaml", "pipeline: [\n"), ("bad.yaml", "x: 1\n")]
+)
+@pytest.mark.parametrize("more", [(), ("--until", "latest")])
+def test_a_file_that_is_no_spec_fails_before_spark_is_announced(cli: Run, name: str, text: str, more: tuple[str, ...]):
+    Path(name).write_text(text)
+    users = _users_of_spark()
+    code, out, err = cli("run", name, *more)
+    assert (code, out, "starting spark" in err.lower()) == (2, "", False)
+    assert err.startswith(f"headrace: SpecError: {name}:")
+    assert _users_of_spark() == users
+    assert not [thread for thread in threading.enumerate() if thread.name == "start of Spark" and thread.is_alive()]
+
+
 def test_spark_does_not_stay_behind_an_error_before_the_start(cli: Run):
     """A continuous run starts Spark at once, before the specs are known to run together."""
     users = _users_of_spark()

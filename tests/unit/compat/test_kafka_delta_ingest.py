@@ -49,7 +49,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
 
 def test_it_is_installed() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["kafka-delta-ingest"] == "headrace.compat.kafka_delta_ingest:kafka_delta_ingest"
+    assert scripts["kafka-delta-ingest"] == "headrace.entry:kafka_delta_ingest_command"
 
 
 # ---- ingest ----
