@@ -38,6 +38,8 @@ REASONS: dict[str, Callable[[bytes], bytes]] = {
     "rejects: invalid JSON": lambda value: value[:-20],
     "rejects: cut off anywhere": lambda value: value[: 1 + _number(value) * 7919 % (len(value) - 1)],
     "rejects: two values": lambda value: value + b" " + value,
+    "rejects: array of an object": lambda value: b"[" + value + b"]",
+    "rejects: JSON in a string": lambda value: json.dumps(value.decode()).encode(),
     "rejects: lines of a log": lambda value: b"2026-01-01 12:00:00 INFO started worker %d" % _number(value),
     "rejects: not UTF-8": lambda value: value[:-2] + b"\xe9%d" % _number(value) + value[-2:],
     "rejects: number too large": _json(lambda row: {**row, "id": 2**70 + row["id"]}),
