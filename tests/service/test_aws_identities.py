@@ -128,6 +128,7 @@ def test_a_certificate_of_an_unknown_authority(certificates: Certificates, tmp_p
         unknown = run_cli(["check", spec, "--online"], place(server) | keys)
         assert unknown.returncode == 1
         assert "certificate" in unknown.stdout.lower(), unknown.stdout + unknown.stderr
+        assert "SSL_CERT_FILE" in unknown.stdout, unknown.stdout + unknown.stderr
         trusted = place(server) | keys | trusting(certificates, tmp_path)
         known = run_cli(["check", spec, "--online"], trusted)
         assert known.returncode == 0, known.stdout + known.stderr

@@ -34,7 +34,7 @@ HINTS: dict[type[HeadraceError], str] = {
     "values.",
     AuthenticationFailed: "Check {section} and the environment ({variables}), then run again.",
     EndpointInvalid: "Check endpoint and region in {section} and the environment ({variables}), and the certificate of "
-    "the server, then run again.",
+    "the server (for a private CA, set SSL_CERT_FILE), then run again.",
 }
 
 
