@@ -17,6 +17,7 @@ class Interrupt(importlib.abc.MetaPathFinder):
         if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 sys.meta_path.insert(0, Interrupt())
 sys.argv = [{command!r}, "--version"]
 from {home} import {function}

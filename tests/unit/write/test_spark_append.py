@@ -57,7 +57,9 @@ def table(store: Store) -> Written:
 
 
 def part(store: Store, number: int) -> TableIntent:
-    return table_intent(store, [staged(store, [number])], "a" * 32)
+    """A part of a batch whose file is staged beside the table, for Spark to append."""
+    file = replace(staged(store, [number]), table=f"{store.uri}-staged")
+    return table_intent(store, [file], "a" * 32)
 
 
 def _restored(store: Store) -> None:
