@@ -13,8 +13,10 @@ import pytest
 
 from headrace import Table, faults
 from headrace.cli import main
+from headrace.delta.features import WRITER
 from headrace.delta.log import read_commit
-from headrace.errors import TableDamaged, TableFeature
+from headrace.delta.log_writer import LogWriter
+from headrace.errors import DirectCommitBlocked, TableDamaged, TableFeature
 from headrace.faults import Abandoned, Point
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
@@ -254,6 +256,27 @@ def test_a_table_that_spark_writes_gets_the_feature_from_spark(runs: Runs) -> No
     assert runs.table.update_schema(widen={"key": "bigint"}).schema.field("key").type.bit_width == 64
     runs.table.bulk_insert([{"key": 2**40}])
     assert runs.table.query().order_by("key").records() == [{"key": 1}, {"key": 2**40}]
+
+
+@pytest.mark.parametrize("feature", ["columnMapping", "typeWidening"])
+def test_a_restore_does_not_bring_direct_commits_back(runs: Runs, feature: str) -> None:
+    table = Table.get_or_create(runs.table.path, {"id": "int"})
+    table.bulk_insert([{"id": 1}])
+    late = LogWriter.open(Store(table.path))
+    runs.table.enable_feature(feature)
+    runs.table.bulk_insert([{"id": 2}])
+    assert runs.table.restore(version=1).to == 1
+    about = runs.table.metadata()
+    assert (about.writer, about.properties[WRITER]) == ("spark", "spark")
+    with pytest.raises(DirectCommitBlocked):
+        late.append((), {}, {})
+    runs.spark.sql(f"RESTORE TABLE delta.`{table.path}` TO VERSION AS OF 1")
+    about = runs.table.metadata()
+    assert (about.writer, WRITER in about.properties) == ("spark", False), "Spark restores the properties, too"
+    with pytest.raises(DirectCommitBlocked, match=f"uses the feature {feature}"):
+        LogWriter.open(Store(table.path)).append((), {}, {})
+    runs.table.bulk_insert([{"id": 3}])
+    assert runs.table.query().order_by("id").records() == [{"id": 1}, {"id": 3}]
 
 
 def test_duckdb_loses_partition_columns_after_a_rename(runs: Runs) -> None:

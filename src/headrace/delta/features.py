@@ -15,7 +15,8 @@ from headrace.delta.schema import from_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import TableFeature
 
-# Features without requirements for an append, unless a property or a column uses them (checked below).
+# Features without requirements for an append, unless a property or a column uses them (checked below). Not column
+# mapping: Spark writes a table that lists it, also one that a RESTORE returned to a version without the mapping.
 _FEATURES = frozenset(
     {
         "appendOnly",
@@ -23,7 +24,6 @@ _FEATURES = frozenset(
         "checkConstraints",
         "changeDataFeed",  # appended rows need no change data
         "generatedColumns",
-        "columnMapping",
         "identityColumns",
         "timestampNtz",
     }
@@ -31,6 +31,7 @@ _FEATURES = frozenset(
 # Features without requirements for a commit that only removes files, with their deletion vectors.
 _UNTOUCHED = _FEATURES | {
     "clustering",
+    "columnMapping",
     "deletionVectors",
     "domainMetadata",
     "rowTracking",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.delta.actions import Commit
 from headrace.delta.commit_builder import ENGINE
+from headrace.delta.features import WRITER, declared_writer
 from headrace.delta.log import LogWalk, newest_version
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
@@ -30,6 +31,7 @@ from headrace.table.ownership import existing_table
 from headrace.table.records import Records, fit_records, partition_of
 from headrace.table.restore import cannot_restore
 from headrace.table.spark_rows import SparkRows, equals_condition
+from headrace.table.spark_schema_changes import properties
 from headrace.write.merge_sql import quote_identifier
 from headrace.write.spark_append import ddl, fillable
 
@@ -79,7 +81,8 @@ class SparkFileOperations(SparkRows):
             return self._attempt(lambda: self._optimize(spark, existing_table(self._store), compaction, partitions))
 
     def restore(self, to: int) -> Mapping[str, Any]:
-        """RESTORE a version; the metrics have the names of delta-rs."""
+        """RESTORE a version, without the writer that it names; the metrics have the names of delta-rs."""
+        writer = declared_writer(existing_table(self._store))
 
         def run(spark: SparkSession, state: TableState) -> Mapping[str, Any]:
             self._set_commit_info(spark, "restore")
@@ -87,11 +90,14 @@ class SparkFileOperations(SparkRows):
             return {"numRemovedFile": row["num_removed_files"], "numRestoredFile": row["num_restored_files"]}
 
         try:
-            return self._retry(run)
+            metrics = self._retry(run)
         except TableError as error:
             if _MISSING.search(error.message):
                 raise cannot_restore(self._store, to) from error
             raise
+        if writer is not None and declared_writer(existing_table(self._store)) != writer:
+            self.alter(*properties({WRITER: writer.value}))
+        return metrics
 
     def insert(self, records: Records, partition: str | None) -> Inserted:
         """Append records in one commit."""
