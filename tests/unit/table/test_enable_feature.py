@@ -12,13 +12,13 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from headrace.pipeline.lease import Lease
 
 from headrace import Table
 from headrace.delta.log import read_commit
 from headrace.delta.log_writer import LogWriter
 from headrace.errors import DirectCommitBlocked, FeatureRequired, LeaseHeld, OperationDisabled, UsageError
 from headrace.ledger.known_tables import KnownTables, TakenOver
+from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.table import EnabledFeature
 from services.in_process_pipeline import Harness, ingest
