@@ -85,6 +85,8 @@ def check_enabling(store: Store, owners: TableOwners, feature: str) -> None:
             f"{store.uri} belongs to the state of a pipeline, which stays readable by every client.",
             hint="Enable the feature on a table of the pipeline.",
         )
+    if owners.is_direct:
+        _check_direct(store, owners.state)
     check_staged(store, owners)
     for pipeline in owners.pipelines:
         if pipeline.state is not None and (reason := _direct_only(store, KnownTables.load(pipeline.state))):
@@ -101,6 +103,16 @@ def check_staged(store: Store, owners: TableOwners) -> None:
         raise OperationDisabled(
             f"{store.uri}: a batch of the pipeline '{name}' is not finished; its files are staged for direct commits.",
             hint=f"Run `headrace resume SPEC` with the spec of '{name}' to finish the batch, then run this again.",
+        )
+
+
+def _check_direct(store: Store, state: TableState) -> None:
+    """OperationDisabled if a table with direct commits has got a feature that only Spark may write."""
+    if reason := append_blocker(state):
+        raise OperationDisabled(
+            f"{store.uri} was written by direct commits, which are no longer possible: {reason}.",
+            hint="Run `headrace resume SPEC --accept-new-table` with the spec of each pipeline of the table, then run "
+            "this again.",
         )
 
 
@@ -132,6 +144,8 @@ def enable_directly(store: Store, state: TableState, feature: str) -> int:
     log_writer = LogWriter.open(store, blocker=blocker)
     if log_writer.current_state().table_id != state.table_id:
         raise table_replaced(store)
+    if not is_enabled(feature, log_writer.current_state().properties):
+        _check_direct(store, log_writer.current_state())
     parameters = {"feature": feature}
     try:
         after = log_writer.alter(change, lambda _: ("ENABLE FEATURE", parameters), {}, feature=feature)

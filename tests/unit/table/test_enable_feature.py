@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from headrace import Table
+from headrace.delta.actions import Protocol
 from headrace.delta.log import read_commit
 from headrace.delta.log_writer import LogWriter
 from headrace.errors import DirectCommitBlocked, FeatureRequired, LeaseHeld, OperationDisabled, UsageError
@@ -21,6 +22,8 @@ from headrace.ledger.known_tables import KnownTables, TakenOver
 from headrace.storage.lease import Lease
 from headrace.storage.store import Store
 from headrace.table import EnabledFeature
+from headrace.table.enable_feature import enable_directly
+from headrace.table.ownership import existing_table
 from services.in_process_pipeline import Harness, ingest
 
 FEATURES = ["columnMapping", "typeWidening"]
@@ -189,6 +192,23 @@ def test_an_unfinished_batch_is_finished_first(harness: Harness) -> None:
     ingest(harness.spec, harness.envelopes(2))
     table.enable_feature("columnMapping")
     assert table.query().count() == 2
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_table_that_spark_took_over_gets_no_direct_commit(harness: Harness, feature: str) -> None:
+    """The ledger still names direct commits."""
+    table = Table(harness.folder / "lake" / "alpha")
+    state = existing_table(Store(table.path))
+    protocol = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
+    commit = Path(table.path, "_delta_log", f"{1:020}.json")
+    commit.write_text("\n".join(json.dumps(line) for line in (protocol.action(), state.metadata.action())))
+    for dry_run in (True, False):
+        with pytest.raises(OperationDisabled, match=r"no longer possible: .* deletionVectors") as refused:
+            table.enable_feature(feature, dry_run=dry_run)
+        assert "headrace resume SPEC --accept-new-table" in refused.value.hint
+    with pytest.raises(OperationDisabled, match="deletionVectors"):  # it was enabled after the check
+        enable_directly(Store(table.path), state, feature)
+    assert table.resolve() == 1
 
 
 def test_a_table_that_a_pipeline_overwrites_stays_as_it_is(tmp_path: Path) -> None:
