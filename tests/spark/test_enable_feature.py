@@ -203,6 +203,24 @@ def test_changes_are_read_by_the_names_of_today(runs: Runs) -> None:
     )
 
 
+def test_changes_are_read_in_the_types_of_today(runs: Runs) -> None:
+    table = Table.get_or_create(runs.table.path, {"id": "int"}, (), {"delta.enableChangeDataFeed": "true"})
+    table.bulk_insert([{"id": 1}])
+    table.update("id = 1", {"id": 2})
+    table.enable_feature("typeWidening")
+    runs.table.update_schema(widen={"id": "bigint"})
+    runs.table.update("id = 2", {"id": 2**40})
+    found = sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in runs.table.changes(0).records())
+    last = runs.table.resolve()
+    assert found == [
+        (1, "insert", 1),
+        (2, "update_postimage", 2),
+        (2, "update_preimage", 1),
+        (last, "update_postimage", 2**40),
+        (last, "update_preimage", 2),
+    ]
+
+
 def test_duplicates_are_found_by_a_renamed_key(runs: Runs) -> None:
     rules = {"keys": ["id"], "within": "1h"}
     runs.start(deduplicate=rules).run([{"id": 1, "day": "a"}])

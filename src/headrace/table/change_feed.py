@@ -32,7 +32,7 @@ CHANGE = pa.schema(
     ]
 )
 _FEED = "delta.enableChangeDataFeed"
-_NOT_BY_DELTA_RS = {"columnMapping", "deletionVectors"}
+_NOT_BY_DELTA_RS = {"columnMapping", "deletionVectors", "typeWidening", "typeWidening-preview"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class Changes(RowQuery):
         table = open_version(self.store, last)
         schema = from_delta(table.schema().to_json())
         with_change = pa.schema([*schema, *CHANGE])
-        # delta-rs reads the feed only if it was enabled in the first version, too, and of no table with vectors or
-        # renamed columns.
+        # delta-rs reads the feed only if it was enabled in the first version, too, and of no table with vectors, or
+        # renamed or widened columns.
         has_feed = _has_feed(table) and _has_feed(open_version(self.store, first))
         protocol = table.protocol()
         if has_feed and protocol.min_reader_version != 2 and not _NOT_BY_DELTA_RS & set(protocol.reader_features or ()):

@@ -150,6 +150,17 @@ def test_delta_rs_writes_before_and_must_not_afterwards(table: Table, feature: s
         LogWriter.open(Store(table.path)).append((), {}, {})
 
 
+@pytest.mark.parametrize("feature", FEATURES)
+def test_changes_are_read_as_they_were(lake: Path, feature: str) -> None:
+    table = Table.get_or_create(lake / "t", COLUMNS, ["day"], {"delta.enableChangeDataFeed": "true"})
+    table.bulk_insert([ROW])
+    table.update("id = 1", {"id": 2})
+    before = sorted(table.changes(0).records(), key=str)
+    assert {row["_change_type"] for row in before} == {"insert", "update_preimage", "update_postimage"}
+    table.enable_feature(feature)
+    assert sorted(table.changes(0).records(), key=str) == before
+
+
 # ---- pipelines ----
 
 
