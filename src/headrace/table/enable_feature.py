@@ -20,9 +20,12 @@ from headrace.delta.features import (
     with_feature,
 )
 from headrace.delta.log_writer import LogWriter
+from headrace.delta.schema import DEAD_LETTERS
 from headrace.delta.snapshot import TableState
 from headrace.errors import DirectCommitBlocked, OperationDisabled, TableReplaced, UsageError
 from headrace.ledger.known_tables import KnownTables
+from headrace.ledger.replays import OUTCOMES
+from headrace.ledger.row import SCHEMA as LEDGER
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, pipeline_is_running, table_replaced
 
@@ -80,7 +83,7 @@ def check_enabling(store: Store, owners: TableOwners, feature: str) -> None:
     for pipeline in owners.pipelines:
         if holder := pipeline.holder():
             raise pipeline_is_running(store.uri, pipeline.name, OPERATION, holder)
-    if "/_headrace/" in f"{store.uri}/":
+    if _is_state(store, owners):
         raise OperationDisabled(
             f"{store.uri} belongs to the state of a pipeline, which stays readable by every client.",
             hint="Enable the feature on a table of the pipeline.",
@@ -94,6 +97,17 @@ def check_enabling(store: Store, owners: TableOwners, feature: str) -> None:
                 f"{store.uri}: with {feature}, Spark must write the table, but {reason}, which needs direct commits.",
                 hint=f"Change the spec of '{pipeline.name}', or write to a new table.",
             )
+
+
+def _is_state(store: Store, owners: TableOwners) -> bool:
+    """Whether a table is the state of a pipeline, or has its dead letters or its ledger, wherever they are."""
+    states = (pipeline.state.uri for pipeline in owners.pipelines if pipeline.state is not None)
+    names = set(owners.state.schema.names)
+    return (
+        any(f"{store.uri}/".startswith(f"{state}/") for state in states)
+        or "/_headrace/" in f"{store.uri}/"
+        or any(names.issuperset(columns.names) for columns in (DEAD_LETTERS, LEDGER, OUTCOMES))
+    )
 
 
 def check_staged(store: Store, owners: TableOwners) -> None:

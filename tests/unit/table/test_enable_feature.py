@@ -17,6 +17,7 @@ from headrace import Table
 from headrace.delta.actions import Protocol
 from headrace.delta.log import read_commit
 from headrace.delta.log_writer import LogWriter
+from headrace.delta.txn import batch_txn
 from headrace.errors import DirectCommitBlocked, FeatureRequired, LeaseHeld, OperationDisabled, UsageError
 from headrace.ledger.known_tables import KnownTables, TakenOver
 from headrace.storage.lease import Lease
@@ -250,6 +251,19 @@ def test_dead_letters_stay_readable_for_all(harness: Harness) -> None:
     harness.feed([b"{"])
     with pytest.raises(OperationDisabled, match="state of a pipeline"):
         Table(f"{harness.spec.state_uri}/dead_letters").enable_feature("columnMapping")
+
+
+def test_tables_of_the_state_stay_readable_wherever_they_are(tmp_path: Path) -> None:
+    options = {"state": f"{tmp_path}/own", "dead_letters": {"path": f"{tmp_path}/rejected"}}
+    harness = Harness(tmp_path, options)
+    harness.feed([{"id": 1, "kind": "alpha"}, b"{"])
+    states = {"shop": f"{tmp_path}/own/"}
+    further = LogWriter.open(Store(Table.get_or_create(f"{tmp_path}/own/further", {"id": "int"}).path))
+    further.append((), {batch_txn("shop"): 1}, {})
+    for path, found in (("rejected", {}), ("own/ledger", {}), ("rejected", states), ("own/further", states)):
+        with pytest.raises(OperationDisabled, match="state of a pipeline"):
+            Table(tmp_path / path, states=found).enable_feature("columnMapping", dry_run=True)
+    assert Table(tmp_path / "lake" / "alpha", states=states).enable_feature("columnMapping").enabled
 
 
 # ---- the way out that errors name ----
