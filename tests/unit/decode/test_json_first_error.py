@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.decode.base import REASONS, DecodeLimits, Rejects
+from headrace.decode.byte_scan import TextBytes
 from headrace.decode.json import first_error
 from headrace.decode.json.decoder import JsonDecoder
 from headrace.decode.json.first_error import FirstErrors
@@ -101,6 +109,40 @@ def test_an_error_does_not_depend_on_other_texts():
 def _details(finder: FirstErrors, texts: list[str]) -> list[str]:
     errors, _ = finder.find(pa.array(texts))
     return errors.details().to_pylist()
+
+
+def test_spaces_before_an_error_are_skipped_at_once():
+    """Not one by one, each with a pass over all texts."""
+    calls = []
+    for spaces in (2, 2_000):
+        texts = TextBytes(pa.array([f"1{' ' * spaces}x", "2 y", "3z"]))
+        at = np.array([1 + spaces, texts.starts[1] + 2, texts.starts[2] + 1])
+        assert (first_error._value_ends(texts.content, at) - texts.starts[:-1]).tolist() == [1, 1, 1]
+        calls.append(_calls(partial(first_error._value_ends, texts.content, at)))
+    assert calls[0] == calls[1]
+
+
+def test_quotes_are_found_without_sorting_them():
+    texts = TextBytes(pa.array(['"' + '\\"' * 1000, '"a\\', '"b', ""]))
+    at = texts.starts[1:-1].astype(np.int64)
+    assert first_error._opening_quotes(texts, at).tolist() == texts.starts[:-2].tolist()
+    assert not {"sort", "argsort", "unique"} & _calls(lambda: first_error._opening_quotes(texts, at)).keys()
+
+
+def _calls(work: Callable[[], object]) -> Counter[str]:
+    """How often each function is called, built-in ones included."""
+    names, before = Counter[str](), sys.getprofile()
+
+    def count(frame: FrameType, event: str, function: Any) -> None:
+        if event in ("call", "c_call"):
+            names[frame.f_code.co_name if event == "call" else function.__name__] += 1
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return names
 
 
 OTHER_VALUES = {

@@ -37,6 +37,7 @@ _OFTEN = 16  # bytes after which finished texts are removed
 _BYTES = 256
 _END = _BYTES  # in place of a byte, where a text ends
 _SPACES = b" \t\r\n"
+_IS_SPACE = np.isin(np.arange(_BYTES), list(_SPACES))
 
 # What a value is in, and the shortest text before it; the fourth is a key instead of a value.
 _ROOT, _OBJECT, _ARRAY, _KEY = range(4)
@@ -401,20 +402,25 @@ def _marked(content: TextBytes) -> Mask:
 
 def _opening_quotes(texts: TextBytes, at: Numbers) -> Numbers:
     """The quote that opens the string in which a position is."""
-    quotes, slashes = (np.flatnonzero(texts.content == byte) for byte in b'"\\')
+    opens, slashes = texts.content == ord('"'), np.flatnonzero(texts.content == ord("\\"))
     if len(slashes):
         # The first byte of a text is not escaped by the text before it.
-        escaped = np.setdiff1d(escaped_quotes(texts.content, slashes), texts.starts)
-        quotes = np.setdiff1d(quotes, escaped, assume_unique=True)
+        firsts = texts.starts[texts.starts < len(opens)]
+        quoted = opens[firsts]
+        opens[escaped_quotes(texts.content, slashes)] = False
+        opens[firsts] = quoted
+    quotes = np.flatnonzero(opens)
     opening: Numbers = quotes[np.searchsorted(quotes, at) - 1]
     return opening
 
 
 def _value_ends(content: np.ndarray[Any, np.dtype[np.uint8]], at: Numbers) -> Numbers:
     """The end of the value before each position, from which spaces divide it."""
-    ends, which = at.copy(), np.arange(len(at))
-    while len(which := which[np.isin(content[ends[which] - 1], list(_SPACES))]):
-        ends[which] -= 1
+    ends, behind_space = at.copy(), np.flatnonzero(_IS_SPACE[content[at - 1]])
+    if len(behind_space):
+        is_space = _IS_SPACE[content]
+        starts = np.flatnonzero(is_space[1:] & ~is_space[:-1]) + 1  # of runs of spaces
+        ends[behind_space] = starts[np.searchsorted(starts, at[behind_space]) - 1]
     return ends
 
 
