@@ -115,6 +115,8 @@ class Supervisor:
                     f"Two specs have the same state: {spec.state_uri}.",
                     hint="Pass each pipeline once, or set `state` for one.",
                 )
+            if (spool := spec.source.spool_path) is not None and pipeline.spec.source.spool_path == spool:
+                raise SpecError(f"Two specs have the same spool: {spool}.", hint="Set `spool.path` of one to another.")
             if pipeline.spec.pipeline == spec.pipeline:
                 raise SpecError(
                     f"Two specs have the same pipeline name: {spec.pipeline}.", hint="Rename one of the pipelines."

@@ -122,9 +122,10 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[UnlocatedDi
 
 
 def _duplicates(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, UnlocatedDiagnostic]]:
-    """Duplicate names and state paths of pipelines in one file."""
+    """Duplicate names, state paths and spools of pipelines in one file."""
     names = Counter(spec.pipeline for _, spec in specs)
     states = Counter(spec.state_uri for _, spec in specs)
+    spools = Counter(spec.source.spool_path for _, spec in specs)
     for document, spec in specs:
         if names[spec.pipeline] > 1:
             yield (
@@ -140,3 +141,6 @@ def _duplicates(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Docume
                     ("state",), f"duplicate state path {spec.state_uri}", "a separate state path for each pipeline"
                 ),
             )
+        elif (path := spec.source.spool_path) is not None and spools[path] > 1:
+            key = ("source", spec.source.kind, "spool", "path")
+            yield document, UnlocatedDiagnostic(key, f"duplicate spool {path}", "a separate spool for each pipeline")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.source.spool.layout import SPOOL
 from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.model import Spec
 from headrace.spec.spool import SpoolSpec
@@ -23,7 +24,12 @@ def check_spool(spec: Spec, here: Path, spool: SpoolSpec, max_body: int = 0) -> 
         expected = "a local directory, or one in an object store, which is slower"
         yield UnlocatedDiagnostic(at, message, expected, depends_on=(("state",),))
         return
-    path = spool.path or spec.state_uri
+    own = f"{spec.state_uri}/{SPOOL}"
+    path = spool.path or own
+    if path != own and (contains_uri(spec.state_uri, path) or contains_uri(path, spec.state_uri)):
+        message = f"overlaps with the state ({spec.state_uri})"
+        yield UnlocatedDiagnostic(at, message, f"a separate directory, or {own}", depends_on=(("state",),))
+        return
     if not is_local(path):
         yield from _check_object_spool(spec, at, path)
     elif spec.spark.is_cluster and not any(contains_uri(mount, path) for mount in spec.spark.shared_mounts):

@@ -178,6 +178,14 @@ def test_two_pipelines_of_one_name_or_state_are_refused(tmp_path: Path) -> None:
             supervisor.add(spec(tmp_path / "elsewhere"))
 
 
+def test_two_pipelines_with_one_spool_are_refused(tmp_path: Path) -> None:
+    text = "pipeline: {0}\nsource: {{http: {{topics: [a], spool: {{path: ./spool}}}}}}\ntable: {{path: ./{0}}}\n"
+    with supervised() as (supervisor, _):
+        supervisor.add(*loads(text.format("a"), tmp_path))
+        with pytest.raises(SpecError, match=f"same spool: {tmp_path}/spool"):
+            supervisor.add(*loads(text.format("b"), tmp_path))
+
+
 def test_a_stop_of_the_process_is_a_stop_of_each_pipeline() -> None:
     process = threading.Event()
     one, other = StopRequest(process), StopRequest(process)

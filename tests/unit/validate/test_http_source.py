@@ -101,7 +101,28 @@ def test_a_spool_in_an_object_store_is_asked_for(tmp_path: Path) -> None:
         assert messages(tmp_path, f"topics: [a], spool: {{path: '{path}'}}", table="s3://lake/t") == []
 
 
-@pytest.mark.parametrize("path", ["s3://lake/t", "s3://lake/t/spool", "s3://lake/t/_headrace/p/dead_letters/spool"])
+@pytest.mark.parametrize("uri", ["{}", "s3://lake{}"])
+@pytest.mark.parametrize("path", ["/state", "/state/ledger", "/state/spool/0", "/"])
+def test_a_spool_in_the_state_is_refused(tmp_path: Path, uri: str, path: str) -> None:
+    """Both would have a lease in one directory, or one would delete the other."""
+    state, table = uri.format("/pipelines/state"), "s3://tables/t"
+    spool = uri.format(f"/pipelines{path}".rstrip("/"))
+    (message,) = messages(tmp_path, f"topics: [a], spool: {{path: '{spool}'}}", f"state: '{state}'", table)
+    assert message == f"source.http.spool.path: overlaps with the state ({state})"
+    for other in (f"{state}/spool", f"{state}2"):
+        assert messages(tmp_path, f"topics: [a], spool: {{path: '{other}'}}", f"state: '{state}'", table) == []
+
+
+def test_two_pipelines_with_one_spool_are_refused(tmp_path: Path) -> None:
+    pipeline = "pipeline: {0}\nsource: {{http: {{topics: [a], spool: {{path: ./spool}}}}}}\ntable: {{path: ./{0}}}\n"
+    specs, diagnostics = examine_text("---\n".join(map(pipeline.format, "ab")), tmp_path)
+    assert len(specs) == 2
+    assert [(each.key, each.message) for each in diagnostics] == [
+        ("source.http.spool.path", f"duplicate spool {tmp_path}/spool")
+    ] * 2
+
+
+@pytest.mark.parametrize("path", ["s3://lake/t", "s3://lake/t/spool", "s3://lake/t/_headrace/q/spool"])
 def test_a_spool_in_a_table_would_be_deleted_by_vacuum(tmp_path: Path, path: str) -> None:
     (message,) = messages(tmp_path, f"topics: [a], spool: {{path: '{path}'}}", table="s3://lake/t")
     assert message == "source.http.spool.path: overlaps with a table (s3://lake/t)"

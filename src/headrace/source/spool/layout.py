@@ -38,6 +38,13 @@ class SpoolIdentity:
         """The content of `spool.json`."""
         return json.dumps({"format": FORMAT, "id": self.spool_id, "pipeline": self.pipeline}).encode()
 
+    def verify(self, pipeline: str, where: str) -> None:
+        """UsageError if the spool belongs to another pipeline."""
+        if self.pipeline != pipeline:
+            raise UsageError(
+                f"The spool {where} belongs to the pipeline '{self.pipeline}'.", hint="Set another `spool.path`."
+            )
+
 
 def decode_identity(data: bytes, where: str) -> SpoolIdentity:
     """Parse `spool.json`; SpoolDamaged if it is invalid or of a newer version."""

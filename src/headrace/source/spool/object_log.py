@@ -36,7 +36,8 @@ from headrace.source.spool.objects import (
 from headrace.storage.base import AlreadyExists, NotFound
 from headrace.storage.store import Store
 
-_OPENING_KEPT = 7 * 86_400  # seconds
+_OPENING_KEPT = 7 * 86_400  # seconds after its put
+_CONFIRMED_KEPT = 86_400  # seconds; shorter, because clocks differ and requests take time
 _TRIM_SECONDS = 10.0  # between two deletions, each of which costs up to three requests
 _TRIM_OBJECTS = 256  # of one deletion, because appends wait for it
 _ROTATED_PART = 8  # the newest object is followed by an empty one, and deleted, from this part of a segment on
@@ -83,6 +84,7 @@ class ObjectLog:
         self._kept: dict[str, float] = {}  # requests of deleted objects, with the times of their objects
         self._committed: dict[str, int] = {}
         self._trimmed = 0.0
+        self._confirmed = 0.0  # when it was certain that no other writer had begun
         self._unsettled: _Write | None = None
 
     # ---- state ----
@@ -129,6 +131,7 @@ class ObjectLog:
 
     def _open(self) -> bool:
         """List the objects and put the next one; False if another writer has put it, or deletes, meanwhile."""
+        begun = self._clock()
         listed = self._files.listed()
         *old_fronts, front = self._files.fronts()  # after the listing: objects that are deleted meanwhile are before it
         numbers = [number for number in listed if number >= front]
@@ -149,7 +152,7 @@ class ObjectLog:
             return False
         self._objects = {each: _Object(listed[each].size, listed[each].modified) for each in numbers}
         self._size = sum(each.size for each in self._objects.values())
-        self._front, self._openings, self._ends = front, openings, ends
+        self._front, self._openings, self._ends, self._confirmed = front, openings, ends, begun
         self._stored(header, len(data))
         self._deleted = [item.path for each, item in listed.items() if each < front and each not in openings]
         self._deleted += [front_path(each) for each in old_fronts]
@@ -233,13 +236,15 @@ class ObjectLog:
         write = self._unsettled
         if write is None:
             return {}
+        begun = self._clock()
         try:
+            self._confirm(write.header.number)
             self._put(write.header.number, write.data)
         except (TransientError, StorageFull, NotFound) as error:
             unsettled = WriteUnsettled(error.message, hint=error.hint)
             unsettled.settle = self.settle
             raise unsettled from error
-        self._unsettled = None
+        self._unsettled, self._confirmed = None, begun
         self._stored(write.header, len(write.data))
         return write.firsts
 
@@ -253,10 +258,32 @@ class ObjectLog:
             self._store.put_new(path, data)
         except AlreadyExists:
             if self._store.get(path) != data:
-                raise Fenced(
-                    f"The spool {self._store.uri} is written by another process.",
-                    hint="This process accepts nothing more. Start it again when the other one has ended.",
-                ) from None
+                raise self._fenced() from None
+
+    def _confirm(self, number: int) -> None:
+        """Fenced if a number may be free because the object that another writer has put there is deleted already.
+
+        Opening objects are kept for days, so that this is read only after a day without a put or `_find_successor`.
+        """
+        now = self._clock()
+        if now - self._confirmed > _CONFIRMED_KEPT:
+            if self._files.fronts()[-1] >= number:  # this writer keeps the object before it
+                raise self._fenced()
+            self._confirmed = now
+
+    def _find_successor(self) -> None:
+        """Fenced if another writer has begun, also if this one has nothing to put."""
+        now = self._clock()
+        if self._store.exists(object_path(self._newest + 1)):
+            raise self._fenced()
+        self._confirm(self._newest + 1)
+        self._confirmed = now
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"The spool {self._store.uri} is written by another process.",
+            hint="This process accepts nothing more. Start it again when the other one has ended.",
+        )
 
     def _stored(self, header: ObjectHeader, size: int) -> None:
         self._ends = {**self._ends, **header.ends}
@@ -271,10 +298,13 @@ class ObjectLog:
     def trim(self, position: Mapping[str, int], *, is_full: bool = False) -> None:
         """Delete objects whose records are all before the position, and requests that are too old.
 
-        The newest object is kept: its number is the end, and its header has the offsets.
+        The newest object is kept: its number is the end, and its header has the offsets. Fenced if another writer has
+        begun.
         """
         if not is_full and self._clock() - self._trimmed < self._trim_seconds:
             return
+        self.settle()  # an object without blocks, of an earlier call
+        self._find_successor()
         rotated_at = 1 if is_full else self._rotated_at
         newest = self._objects[self._newest]
         if (

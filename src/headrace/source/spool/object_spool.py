@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from headrace.errors import HeadraceError, LeaseHeld, UsageError
+from headrace.errors import HeadraceError, LeaseHeld
 from headrace.source.spool.layout import ABOUT, SpoolIdentity, decode_identity
 from headrace.source.spool.object_log import ObjectLog
 from headrace.source.spool.writer import Spool, SpoolLimits
@@ -23,10 +23,10 @@ def open_object_spool(
     it safe.
     """
     limits = limits or SpoolLimits()
+    identity = _identity(store, pipeline)  # before the lease: who finds it held reads the spool
     lease = _lease(store, ttl, renew)
     try:
         store.verify_conditional_puts()
-        identity = _identity(store, pipeline)
         log = ObjectLog(
             store,
             segment_bytes=limits.segment_bytes,
@@ -65,8 +65,5 @@ def _identity(store: Store, pipeline: str) -> SpoolIdentity:
         with suppress(AlreadyExists):
             store.put_new(ABOUT, SpoolIdentity(uuid.uuid4().hex, pipeline).encode())
         identity = decode_identity(store.get(ABOUT), store.uri)
-    if identity.pipeline != pipeline:
-        raise UsageError(
-            f"The spool {store.uri} belongs to the pipeline '{identity.pipeline}'.", hint="Set another `spool.path`."
-        )
+    identity.verify(pipeline, store.uri)
     return identity

@@ -89,8 +89,13 @@ class SpoolSource:
     # ---- topics and offsets ----
 
     def topics(self) -> dict[str, str]:
-        """The topics of the spec and those that were received, with the id of the spool."""
+        """The topics of the spec and those that were received, with the id of the spool.
+
+        UsageError if the spool belongs to another pipeline.
+        """
         identity = self._reader.identity()
+        if identity is not None:
+            identity.verify(self._pipeline, self._folder)
         spool_id = identity.spool_id if identity else ""
         return dict.fromkeys(sorted({*self._listed, *self._reader.ends()}), spool_id)
 

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -139,6 +140,8 @@ class Spool:
         disk = LocalDisk(path)
         try:
             disk.make_folder("")
+            with suppress(FileNotFoundError):  # before the lock: who finds it held reads the spool
+                decode_identity(bytes(disk.read(ABOUT)), path).verify(pipeline, path)
             lock = _locked(Path(path))
             try:
                 identity = _identity(disk, path, pipeline)
@@ -501,8 +504,5 @@ def _identity(disk: Disk, where: str, pipeline: str) -> SpoolIdentity:
     except FileNotFoundError:
         identity = SpoolIdentity(uuid.uuid4().hex, pipeline)
         disk.replace(ABOUT, identity.encode(), durable=True)
-    if identity.pipeline != pipeline:
-        raise UsageError(
-            f"The spool {where} belongs to the pipeline '{identity.pipeline}'.", hint="Set another `spool.path`."
-        )
+    identity.verify(pipeline, where)
     return identity

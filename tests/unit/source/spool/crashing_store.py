@@ -76,3 +76,6 @@ class CrashingStore:
         for path, (data, modified) in sorted(self.objects.items()):
             if path.startswith(f"{prefix}/") and (after is None or path > after):
                 yield ObjectMeta(path, len(data), modified, "")
+
+    def exists(self, path: str) -> bool:
+        return path in self.objects

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,8 @@ def test_a_second_writer_is_refused_while_the_first_one_renews_its_lease(store: 
         with pytest.raises(LeaseHeld, match=r"is written by another process, on .* with pid") as held:
             open_object_spool(store, "p", ttl=2, renew=0.1)
         assert held.value.facts["ready"]
+        with pytest.raises(UsageError, match="belongs to the pipeline 'p'"):  # also while it is written
+            open_object_spool(store, "other", ttl=2, renew=0.1)
     with pytest.raises(UsageError, match="belongs to the pipeline 'p'"):
         open_object_spool(store, "other")
 
@@ -139,6 +142,38 @@ def test_a_writer_that_was_suspended_for_days_finds_its_number_used(store: Store
     write(following, b"5")
     following.trim({"a": 6})
     assert len(objects(store)) == 1
+
+
+def test_a_writer_without_appends_ends_when_another_has_begun(store: Store) -> None:
+    log = object_log(store)
+    log.trim({})
+    object_log(store)
+    with pytest.raises(Fenced):
+        log.trim({})
+
+
+@pytest.mark.parametrize("unsettled", [False, True])
+def test_a_writer_that_was_suspended_until_its_number_was_free_again_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch, unsettled: bool
+) -> None:
+    """Also if it repeats a put whose response was lost."""
+    now = [1_000_000.0]
+    suspended = object_log(store, lambda: now[0])
+    write(suspended, b"0")
+    repeat = partial(write, suspended, b"lost")
+    if unsettled:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFolder, "put_new", unreachable)
+            with pytest.raises(WriteUnsettled) as raised:
+                repeat()
+        repeat = raised.value.settle
+    following = object_log(store, lambda: now[0])
+    write(following, b"1")
+    now[0] += 8 * DAY
+    following.trim({"a": 2})
+    assert len(objects(store)) == 1
+    with pytest.raises(Fenced):
+        repeat()
 
 
 def test_a_lost_response_is_settled_by_reading_the_object(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

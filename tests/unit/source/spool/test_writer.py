@@ -161,6 +161,8 @@ def test_a_spool_has_one_writer_and_one_pipeline(tmp_path: Path) -> None:
     spool = Spool.open(tmp_path, "p")
     with pytest.raises(LeaseHeld, match="written by another process"):
         Spool.open(tmp_path, "p")
+    with pytest.raises(UsageError, match="belongs to the pipeline 'p'"):  # also while it is written
+        Spool.open(tmp_path, "other")
     spool.close()
     with pytest.raises(UsageError, match="belongs to the pipeline 'p'"):
         Spool.open(tmp_path, "other")
