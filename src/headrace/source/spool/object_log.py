@@ -17,7 +17,16 @@ from itertools import islice, takewhile
 
 import pyarrow as pa
 
-from headrace.errors import Fenced, StorageFull, StorageUnreachable, TransientError
+from headrace.errors import (
+    AuthenticationFailed,
+    EndpointInvalid,
+    Fenced,
+    PermissionDenied,
+    StorageFull,
+    StorageUnreachable,
+    TransientError,
+    UsageError,
+)
 from headrace.source.spool.base import WriteUnsettled
 from headrace.source.spool.block import BLOCK_SCHEMA, Parts, encode_block
 from headrace.source.spool.layout import COMMITTED, decode_offsets
@@ -42,6 +51,18 @@ _TRIM_SECONDS = 10.0  # between two deletions, each of which costs up to three r
 _TRIM_OBJECTS = 256  # of one deletion, because appends wait for it
 _ROTATED_PART = 8  # the newest object is followed by an empty one, and deleted, from this part of a segment on
 _PARALLEL = 16
+_OPEN_ATTEMPTS = 8
+_OPEN_PAUSE = 0.02  # seconds, doubled with each attempt
+# Errors of a store that has worked before: it is interrupted, has no room, or its name or rights are changed meanwhile.
+_OUTAGES = (
+    TransientError,
+    StorageFull,
+    NotFound,
+    UsageError,
+    AuthenticationFailed,
+    PermissionDenied,
+    EndpointInvalid,
+)
 _NO_RECORDS = pa.RecordBatch.from_pylist([], BLOCK_SCHEMA)
 
 
@@ -99,7 +120,7 @@ class ObjectLog:
 
     def committed(self) -> dict[str, int]:
         """The offsets before which records may be deleted, as last read: an older position only keeps more."""
-        with suppress(TransientError):
+        with suppress(*_OUTAGES):
             self._committed = self._read_committed()
         return self._committed
 
@@ -121,8 +142,12 @@ class ObjectLog:
 
         SpoolDamaged if an object between the front and the newest one is missing.
         """
-        while not self._open():
-            pass
+        for attempt in range(_OPEN_ATTEMPTS):
+            if self._open():
+                break
+            time.sleep(_OPEN_PAUSE * 2**attempt)
+        else:
+            raise StorageUnreachable(f"The spool {self._store.uri} is being opened by another process.")
         for topic, offset in self._read_committed().items():
             if self._ends.get(topic, 0) < offset:
                 stored = f"records of topic '{topic}' end at offset {self._ends.get(topic, 0)}"
@@ -141,14 +166,11 @@ class ObjectLog:
             return False
         try:
             openings = self._read_openings(front)
-        except NotFound:
-            return False
-        ends = self._files.header(numbers[-1]).ends if numbers else {}
-        header = ObjectHeader(front + len(numbers), self._writer, self._now_ms(), True, ends)
-        data = encode_object(header, [])
-        try:
+            ends = self._files.header(numbers[-1]).ends if numbers else {}
+            header = ObjectHeader(front + len(numbers), self._writer, self._now_ms(), True, ends)
+            data = encode_object(header, [])
             self._put(header.number, data)
-        except Fenced:
+        except (Fenced, NotFound):
             return False
         self._objects = {each: _Object(listed[each].size, listed[each].modified) for each in numbers}
         self._size = sum(each.size for each in self._objects.values())
@@ -165,12 +187,11 @@ class ObjectLog:
         return {int(number): at for number, at in openings.items()}
 
     def _recent_requests(self) -> list[RecoveredRequest]:
-        """Requests of deleted objects, then those of the newest objects, up to the number that is recognized."""
+        """Requests of the newest objects, up to the number that is recognized, and those of deleted objects.
+
+        In this order: an earlier writer that deletes an object meanwhile has stored its requests before.
+        """
         requests: list[RecoveredRequest] = []
-        for item in self._store.list(REQUESTS_KEPT):
-            self._kept[item.path] = item.modified
-            if self._is_recent(item.modified):
-                requests += self._requests(*self._files.decoded(item.path))
         recent = [number for number, each in self._objects.items() if self._is_recent(each.modified)]
         count = 0
         with ThreadPoolExecutor(_PARALLEL) as pool:
@@ -180,6 +201,11 @@ class ObjectLog:
                     self._objects[header.number].header = replace(header, ends={})
                     requests += self._requests(header, data)
                     count += sum(entry.requests for entry in header.blocks)
+        for item in self._store.list(REQUESTS_KEPT):
+            self._kept[item.path] = item.modified
+            if self._is_recent(item.modified):
+                with suppress(NotFound):  # deleted by an earlier writer: too old
+                    requests += self._requests(*self._files.decoded(item.path))
         return requests
 
     def _requests(self, header: ObjectHeader, data: bytes) -> list[RecoveredRequest]:
@@ -240,7 +266,7 @@ class ObjectLog:
         try:
             self._confirm(write.header.number)
             self._put(write.header.number, write.data)
-        except (TransientError, StorageFull, NotFound) as error:
+        except _OUTAGES as error:
             unsettled = WriteUnsettled(error.message, hint=error.hint)
             unsettled.settle = self.settle
             raise unsettled from error
@@ -299,8 +325,14 @@ class ObjectLog:
         """Delete objects whose records are all before the position, and requests that are too old.
 
         The newest object is kept: its number is the end, and its header has the offsets. Fenced if another writer has
-        begun.
+        begun; StorageUnreachable if the store fails, and then the rest is deleted next time.
         """
+        try:
+            self._trim(position, is_full=is_full)
+        except _OUTAGES as error:
+            raise StorageUnreachable(error.message, hint=error.hint) from error
+
+    def _trim(self, position: Mapping[str, int], *, is_full: bool) -> None:
         if not is_full and self._clock() - self._trimmed < self._trim_seconds:
             return
         self.settle()  # an object without blocks, of an earlier call

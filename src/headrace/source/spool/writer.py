@@ -296,10 +296,11 @@ class Spool:
                 group, new_topics = self._take(), self._topics_to_add
                 self._topics_to_add = []
                 trim, self._trim_now = self._trim_now, False
+                closing = self._closing  # before the lock is released: then nothing is appended any more
             self._add(new_topics)
             if group:
                 self._commit(group)
-            elif self._closing:
+            elif closing:
                 return
             if trim or time.monotonic() - trimmed > _TRIM_SECONDS:
                 self._trim()

@@ -11,23 +11,30 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import (
+    AuthenticationFailed,
+    EndpointInvalid,
     Fenced,
+    HeadraceError,
     LeaseHeld,
+    PermissionDenied,
     SourceGap,
     SpoolDamaged,
     SpoolFull,
+    StorageFull,
     StorageUnreachable,
     StorageUnsupported,
     UsageError,
 )
 from headrace.source.ranges import Range
 from headrace.source.spool.base import BlockReader, WriteUnsettled
+from headrace.source.spool.block import Request
 from headrace.source.spool.log import NewBlock
 from headrace.source.spool.object_log import ObjectLog
 from headrace.source.spool.object_reader import ObjectReader
 from headrace.source.spool.object_spool import open_object_spool
 from headrace.source.spool.reader import record_batches
 from headrace.source.spool.writer import Appended, Incoming, Spool, SpoolLimits
+from headrace.storage.base import AlreadyExists, NotFound
 from headrace.storage.lease import Clock, Lease
 from headrace.storage.local import LocalFolder
 from headrace.storage.store import Store
@@ -235,6 +242,117 @@ def appended(spool: Spool, request: Incoming) -> Appended | None:
         return spool.append(request).result(10)
     except StorageUnreachable:
         return None
+
+
+@pytest.mark.parametrize("kind", [EndpointInvalid, PermissionDenied, AuthenticationFailed, UsageError, StorageFull])
+def test_any_error_of_a_store_that_has_worked_is_an_outage(
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: type[HeadraceError]
+) -> None:
+    """A name that is not resolved, or rights that are changed; at the first start they are errors of the settings."""
+
+    def fail(*_: object) -> None:
+        raise kind("not now", hint="Wait.")
+
+    request, limits = Incoming("a", records(b"0"), "web", "1"), SpoolLimits(segment_bytes=1)
+    with closing(open_object_spool(store, "p", limits)) as spool:
+        with monkeypatch.context() as patch:
+            for name in ("put_new", "get", "tag"):
+                patch.setattr(LocalFolder, name, fail)
+            assert spool.stored_records() == 0
+            assert isinstance(spool.append(request).exception(10), WriteUnsettled)
+            with pytest.raises(StorageUnreachable, match="not now") as outage:
+                spool.check_room()
+            assert outage.value.hint == "Wait."
+        assert eventually(lambda: appended(spool, request)) == Appended(0, 1, duplicate=True)
+        assert spool.append(Incoming("a", records(b"1"))).result(10) == Appended(1, 2)
+        assert spool.failure is None
+    assert values(ObjectReader(store), "a", 0, 2) == [b"0", b"1"]
+    log = object_log(store)
+    for name in ("put", "tag", "delete"):
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFolder, name, fail)
+            with pytest.raises(StorageUnreachable, match="not now"):
+                log.trim({"a": 2})
+    monkeypatch.setattr(LocalFolder, "get", fail)
+    with pytest.raises(kind):
+        open_object_spool(store, "p")
+
+
+def test_a_group_whose_outcome_is_unknown_is_settled_before_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the client cannot read the response: the object may be stored."""
+    put_new = LocalFolder.put_new
+
+    def unreadable(folder: LocalFolder, path: str, data: bytes) -> str:
+        put_new(folder, path, data)
+        raise UsageError("The response cannot be read.")
+
+    log = object_log(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "put_new", unreadable)
+        patch.setattr(LocalFolder, "get", unreachable)
+        with pytest.raises(WriteUnsettled) as unsettled:
+            write(log, b"0")
+    assert unsettled.value.settle() == {"a": 0}
+    assert write(log, b"1") == 1
+
+
+def test_requests_of_objects_that_are_deleted_during_a_start_are_recognized(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an earlier writer that was suspended in its last deletion; and one that deletes old requests."""
+    earlier = object_log(store)
+    for number in range(4):
+        request = Request("web", str(number), 0, 0, 1)
+        earlier.write({"a": NewBlock([records(b"%d" % number)], [request])})
+    earlier.trim({"a": 1})
+    monkeypatch.setattr(ObjectLog, "_find_successor", lambda _: None)  # it has looked before
+    deletions = {
+        "log": lambda: earlier.trim({"a": 3}),
+        "requests": lambda: store.delete([next(iter(store.list("requests"))).path]),
+    }
+    get = LocalFolder.get
+
+    def delete_and_get(folder: LocalFolder, path: str) -> bytes:
+        deletions.pop(path.partition("/")[0], lambda: None)()
+        return get(folder, path)
+
+    log = ObjectLog(store, segment_bytes=1, request_age=3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "get", delete_and_get)
+        recovered = log.recover()
+    assert not deletions
+    assert {each.request.sequence for each in recovered} == {"1", "2", "3"}
+    assert write(log, b"4") == 4
+
+
+def test_a_start_while_others_start_and_delete_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object may be deleted after it was listed, or after its number was found used."""
+    write(object_log(store), b"0")
+    missing = ["log/", "log/"]
+    read = LocalFolder.read
+
+    def delete_and_read(folder: LocalFolder, path: str, start: int, until: int) -> bytes:
+        if missing and path.startswith(missing[-1]):
+            missing.pop()
+            raise NotFound(path)
+        return read(folder, path, start, until)
+
+    monkeypatch.setattr(LocalFolder, "read", delete_and_read)
+    assert object_log(store).ends() == {"a": 1}
+    assert not missing
+
+    def taken(*_: object) -> None:
+        raise AlreadyExists("log/")
+
+    def gone(*_: object) -> None:
+        raise NotFound("log/")
+
+    monkeypatch.setattr(LocalFolder, "put_new", taken)
+    monkeypatch.setattr(LocalFolder, "get", gone)
+    with pytest.raises(StorageUnreachable, match="is being opened by another process"):
+        object_log(store)
 
 
 def test_a_repeated_request_is_stored_once_also_after_restarts_and_deletion(store: Store) -> None:

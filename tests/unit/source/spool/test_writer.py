@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -107,6 +107,27 @@ def test_a_client_that_no_longer_waits_ends_nothing(tmp_path: Path, monkeypatch:
     assert spool.append(Incoming("a", records(b"1"))).result(60) == Appended(1, 2)
     assert spool.append(Incoming("a", records(b"0"), "p", "1")).result(60) == Appended(0, 1, True)
     spool.close()
+
+
+def test_records_that_are_appended_just_before_the_close_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the writer has found nothing to write, and has not looked whether it must end."""
+    closing, futures = list[threading.Thread](), list[Future[Appended]]()
+
+    def append_and_close(spool: Spool, _: object) -> None:
+        if not closing and threading.current_thread() is spool._thread:
+            futures.append(spool.append(Incoming("a", records(b"0"))))
+            closing.append(threading.Thread(target=spool.close))
+            closing[0].start()
+            eventually(lambda: spool._closing)
+
+    spool = Spool.open(tmp_path, "p")
+    monkeypatch.setattr(Spool, "_add", append_and_close)
+    spool.trim()  # wakes the writer
+    eventually(lambda: closing)
+    closing[0].join(60)
+    assert futures[0].result(10) == Appended(0, 1)
 
 
 def test_a_repeated_request_is_stored_once_also_after_restarts_and_deletion(tmp_path: Path) -> None:
