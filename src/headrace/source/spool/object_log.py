@@ -172,6 +172,8 @@ class ObjectLog:
             self._put(header.number, data)
         except (Fenced, NotFound):
             return False
+        if self._files.fronts()[-1] > header.number:  # it was used and deleted meanwhile: nobody finds this object
+            return False
         self._objects = {each: _Object(listed[each].size, listed[each].modified) for each in numbers}
         self._size = sum(each.size for each in self._objects.values())
         self._front, self._openings, self._ends, self._confirmed = front, openings, ends, begun

@@ -459,6 +459,32 @@ def test_a_start_during_the_last_deletion_of_another_writer(store: Store, monkey
     assert ObjectReader(store).first("a") == 7
 
 
+def test_a_start_that_was_suspended_while_its_number_was_used_and_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is free again, and before the front: records after it would not be read."""
+    log, put_new = object_log(store), LocalFolder.put_new
+    write(log, b"0")
+
+    def go_on() -> None:
+        for number in range(1, 5):
+            write(log, b"%d" % number)
+        log.trim({"a": 4})
+
+    pending = [go_on]
+
+    def go_on_and_put(folder: LocalFolder, path: str, data: bytes) -> str:
+        if pending:
+            pending.pop()()
+        return put_new(folder, path, data)
+
+    monkeypatch.setattr(LocalFolder, "put_new", go_on_and_put)
+    following = object_log(store)
+    assert following.ends() == {"a": 5}
+    assert write(following, b"5") == 5
+    assert values(ObjectReader(store), "a", 4, 6) == [b"4", b"5"]
+
+
 def test_a_store_without_put_if_absent_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalFolder, "put_new", LocalFolder.put)
     with pytest.raises(StorageUnsupported):
