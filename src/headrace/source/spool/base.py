@@ -41,6 +41,9 @@ class BlockLog(Protocol):
         After a transient error nothing is stored, except after WriteUnsettled.
         """
 
+    def is_trim_due(self, *, is_full: bool) -> bool:
+        """Whether to read the committed position and to trim now."""
+
     def trim(self, position: Mapping[str, int], *, is_full: bool = False) -> None:
         """Delete records before the position, and requests that are too old."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from headrace.source.spool.block import BLOCK_SCHEMA, Parts, encode_block
 from headrace.source.spool.layout import COMMITTED, decode_offsets
 from headrace.source.spool.log import NewBlock, RecoveredRequest
 from headrace.source.spool.objects import (
+    HEADER_BYTES,
     REQUESTS_KEPT,
     BlockEntry,
     ObjectHeader,
@@ -199,15 +200,13 @@ class ObjectLog:
         with ThreadPoolExecutor(_PARALLEL) as pool:
             while recent and count < self._max_requests:
                 newest, recent = recent[-_PARALLEL:], recent[:-_PARALLEL]
-                for header, data in filter(None, pool.map(self._content, newest)):
-                    self._objects[header.number].header = replace(header, ends={})
+                for header, data in filter(None, pool.map(self._content_with_requests, newest)):
                     requests += self._requests(header, data)
                     count += sum(entry.requests for entry in header.blocks)
-        for item in self._store.list(REQUESTS_KEPT):
-            self._kept[item.path] = item.modified
-            if self._is_recent(item.modified):
-                with suppress(NotFound):  # deleted by an earlier writer: too old
-                    requests += self._requests(*self._files.decoded(item.path))
+            self._kept = {item.path: item.modified for item in self._store.list(REQUESTS_KEPT)}
+            kept = [path for path, modified in self._kept.items() if self._is_recent(modified)]
+            for header, data in filter(None, pool.map(self._kept_content, kept)):
+                requests += self._requests(header, data)
         return requests
 
     def _requests(self, header: ObjectHeader, data: bytes) -> list[RecoveredRequest]:
@@ -216,6 +215,23 @@ class ObjectLog:
             for topic, block in self._files.blocks(header, data)
             for request in block.requests()
         ]
+
+    def _content_with_requests(self, number: int) -> tuple[ObjectHeader, bytes] | None:
+        """Header and content of an object; None if it is large and has no requests, or is deleted."""
+        state = self._objects[number]
+        if state.size > HEADER_BYTES and not any(entry.requests for entry in self._header(number).blocks):
+            return None
+        content = self._content(number)
+        if content is not None:
+            state.header = replace(content[0], ends={})
+        return content
+
+    def _kept_content(self, path: str) -> tuple[ObjectHeader, bytes] | None:
+        """Kept requests; None if an earlier writer has deleted them, because they are too old."""
+        try:
+            return self._files.decoded(path)
+        except NotFound:
+            return None
 
     def _content(self, number: int) -> tuple[ObjectHeader, bytes] | None:
         """Header and content; None if an earlier writer has deleted it, whose last deletion may not have ended."""
@@ -323,6 +339,10 @@ class ObjectLog:
 
     # ---- deletion ----
 
+    def is_trim_due(self, *, is_full: bool) -> bool:
+        """Whether enough time has passed since the last deletion, each of which costs requests."""
+        return is_full or self._clock() - self._trimmed >= self._trim_seconds
+
     def trim(self, position: Mapping[str, int], *, is_full: bool = False) -> None:
         """Delete objects whose records are all before the position, and requests that are too old.
 
@@ -335,8 +355,6 @@ class ObjectLog:
             raise StorageUnreachable(error.message, hint=error.hint) from error
 
     def _trim(self, position: Mapping[str, int], *, is_full: bool) -> None:
-        if not is_full and self._clock() - self._trimmed < self._trim_seconds:
-            return
         self.settle()  # an object without blocks, of an earlier call
         self._find_successor()
         rotated_at = 1 if is_full else self._rotated_at
@@ -347,14 +365,25 @@ class ObjectLog:
             and self._is_committed(self._newest, position)
         ):
             self.write({})
-        numbers = islice(self._objects, min(_TRIM_OBJECTS, len(self._objects) - 1))
-        committed = list(takewhile(lambda number: self._is_committed(number, position), numbers))
-        if committed:
+        if committed := self._committed_objects(position):
             self._keep_requests(committed)
             self._advance(committed)
         self._delete()
         if len(committed) < _TRIM_OBJECTS:
             self._trimmed = self._clock()
+
+    def _committed_objects(self, position: Mapping[str, int]) -> list[int]:
+        """The oldest objects that can be deleted. Headers are read in parallel, and not far behind them."""
+        committed: list[int] = []
+        numbers = list(islice(self._objects, min(_TRIM_OBJECTS, len(self._objects) - 1)))
+        for chunk in _chunks(numbers):
+            if unread := [each for each in chunk if self._objects[each].header is None]:
+                with ThreadPoolExecutor(_PARALLEL) as pool:
+                    list(pool.map(self._header, unread))
+            committed += takewhile(lambda number: self._is_committed(number, position), chunk)
+            if not committed or committed[-1] < chunk[-1]:
+                break
+        return committed
 
     def _is_committed(self, number: int, position: Mapping[str, int]) -> bool:
         return all(entry.until <= position.get(entry.topic, 0) for entry in self._header(number).blocks)
@@ -378,7 +407,9 @@ class ObjectLog:
         entries: list[BlockEntry] = []
         parts: Parts = []
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            for header, data in filter(None, pool.map(self._content, recent)):
+            # in chunks, of which one is in memory
+            contents = chain.from_iterable(pool.map(self._content, chunk) for chunk in _chunks(recent))
+            for header, data in filter(None, contents):
                 for topic, block in self._files.blocks(header, data):
                     if requests := list(block.requests()):
                         encoded = encode_block(block.first, [_NO_RECORDS], requests, block.time)
@@ -422,3 +453,7 @@ class ObjectLog:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (numbers[start : start + _PARALLEL] for start in range(0, len(numbers), _PARALLEL))

@@ -20,7 +20,7 @@ from headrace.storage.store import Store
 
 _FRONT_SECONDS = 1.0  # between two listings of the front
 _READ_AHEAD = 4  # objects, of up to 16 MB and one request
-_HEADERS = 10_000
+_HEADERS, _ENDS = 10_000, 1_000_000  # at most, in memory; each header has the ends of all topics
 
 
 class _Deleted(Exception):
@@ -34,11 +34,12 @@ class ObjectReader:
         self._store, self._files = store, SpoolObjects(store)
         self._newest = 0
         self._headers: dict[int, ObjectHeader] = {}
+        self._ends_kept = 0  # in all of them
         self._front: tuple[float, int] | None = None  # when it was listed
 
     def __getstate__(self) -> dict[str, Any]:
         """A task needs the newest number, so that it does not list all objects."""
-        return {**self.__dict__, "_headers": {}, "_front": None}
+        return {**self.__dict__, "_headers": {}, "_ends_kept": 0, "_front": None}
 
     def identity(self) -> SpoolIdentity | None:
         """Which spool it is; None if it does not exist yet."""
@@ -49,7 +50,7 @@ class ObjectReader:
 
     def ends(self) -> dict[str, int]:
         """The durable end of each topic, from the newest object."""
-        while newest := max(self._files.listed(self._newest), default=self._newest):
+        while newest := self._files.newest(self._newest):
             self._newest = newest
             with suppress(_Deleted):
                 return dict(self._header(newest).ends)
@@ -149,8 +150,10 @@ class ObjectReader:
         return header
 
     def _keep(self, header: ObjectHeader) -> None:
-        if len(self._headers) >= _HEADERS:
+        self._ends_kept += len(header.ends)
+        if len(self._headers) >= _HEADERS or self._ends_kept > _ENDS:
             self._headers.clear()
+            self._ends_kept = len(header.ends)
         self._headers[header.number] = header
 
     def _front_number(self) -> int:

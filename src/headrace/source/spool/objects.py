@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 from headrace.errors import SpoolDamaged
 from headrace.source.spool.block import BadBlock, Block, Parts, read_blocks
@@ -25,11 +26,12 @@ from headrace.storage.base import ObjectMeta
 from headrace.storage.store import Store
 
 LOG, FRONTS, REQUESTS_KEPT = "log", "fronts", "requests"
+HEADER_BYTES = 16_384  # of the first read; longer headers need a second one
+_LISTED = 1000  # objects, which most stores list with one request
 _DIGITS = 20
 _ALIGNED = 64
 _PREFIX = struct.Struct("<4sHHII")  # magic, version, reserved, bytes of the document, its checksum
 _MAGIC, _VERSION = b"HRSO", 1
-_HEADER_BYTES = 16_384  # of the first read; longer headers need a second one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,26 @@ class SpoolObjects:
 
     def listed(self, after: int = 0) -> dict[int, ObjectMeta]:
         """The objects with numbers above `after`, in order."""
-        items = self.store.list(LOG, object_path(after))
-        return {int(name): item for item in items if (name := item.path.removeprefix(f"{LOG}/")).isdigit()}
+        return {number: item for item in self.store.list(LOG, object_path(after)) if (number := _number(item))}
+
+    def newest(self, known: int) -> int:
+        """The highest number, at least `known`; 0 if there are no objects."""
+        while items := list(islice(self.store.list(LOG, object_path(known)), _LISTED)):
+            known = max(known, *map(_number, items))
+            if len(items) < _LISTED:
+                break
+            known = self._near_end(known)
+        return known
+
+    def _near_end(self, number: int) -> int:
+        """A later number that is found without a listing of those between; objects may be deleted meanwhile."""
+        step = _LISTED
+        while self.store.exists(object_path(number + step)):
+            number, step = number + step, step * 2
+        while (step := step // 2) >= _LISTED:
+            if self.store.exists(object_path(number + step)):
+                number += step
+        return number
 
     def fronts(self) -> list[int]:
         """Numbers before which all objects are deleted, or are being deleted, ascending; the last one is valid."""
@@ -107,7 +127,7 @@ class SpoolObjects:
         """The header of an object; NotFound if it does not exist, SpoolDamaged if it is changed."""
         path = object_path(number)
         try:
-            start = self.store.read(path, 0, _HEADER_BYTES)
+            start = self.store.read(path, 0, HEADER_BYTES)
             header = decode_header(start, number)
             if header is None:
                 header = decode_header(self.store.read(path, 0, _PREFIX.size + _text_size(start)), number)
@@ -157,6 +177,12 @@ class SpoolObjects:
             f"The spool {self.store.uri} is damaged: {what}.",
             hint="Restore the objects from a copy, or from versions of the bucket; nothing was deleted or skipped.",
         )
+
+
+def _number(item: ObjectMeta) -> int:
+    """The number of an object of the log; 0 of another one."""
+    name = item.path.removeprefix(f"{LOG}/")
+    return int(name) if name.isdigit() else 0
 
 
 def object_path(number: int) -> str:

@@ -404,7 +404,8 @@ class Spool:
         """Delete what is committed. A failure leaves the rest for the next time."""
         full = self._stored > self.limits.max_bytes // 2
         try:
-            self._log.trim(self._log.committed(), is_full=full)
+            if self._log.is_trim_due(is_full=full):
+                self._log.trim(self._log.committed(), is_full=full)
         except OSError:
             return
         except Exception as error:

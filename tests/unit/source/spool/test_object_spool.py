@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,15 +28,17 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.source.ranges import Range
+from headrace.source.spool import objects as objects_module
 from headrace.source.spool.base import BlockReader, WriteUnsettled
 from headrace.source.spool.block import Request
 from headrace.source.spool.log import NewBlock
 from headrace.source.spool.object_log import ObjectLog
 from headrace.source.spool.object_reader import ObjectReader
 from headrace.source.spool.object_spool import open_object_spool
+from headrace.source.spool.objects import SpoolObjects, object_path
 from headrace.source.spool.reader import record_batches
 from headrace.source.spool.writer import Appended, Incoming, Spool, SpoolLimits
-from headrace.storage.base import AlreadyExists, NotFound
+from headrace.storage.base import AlreadyExists, NotFound, ObjectMeta
 from headrace.storage.lease import Clock, Lease
 from headrace.storage.local import LocalFolder
 from headrace.storage.store import Store
@@ -384,6 +388,92 @@ def test_a_full_spool_refuses_until_records_are_committed(store: Store) -> None:
         spool.trim()
         eventually(lambda: spool.stored_bytes < 2_000)
         assert spool.append(Incoming("a", records(b"y"))).result(10) == Appended(accepted, accepted + 1)
+
+
+def test_a_start_reads_no_records_without_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, sizes = object_log(store), []
+    request = [Request("web", "1", 0, 0, 1)]
+    for requests in ([], request, []):
+        log.write({"a": NewBlock([records(b"x" * 100_000)], requests)})
+    get = LocalFolder.get
+
+    def get_counted(folder: LocalFolder, path: str) -> bytes:
+        sizes.append(len(data := get(folder, path)))
+        return data
+
+    monkeypatch.setattr(LocalFolder, "get", get_counted)
+    following = ObjectLog(store, segment_bytes=1, request_age=3600)
+    assert [each.request.sequence for each in following.recover()] == ["1"]
+    assert len([size for size in sizes if size > 100_000]) == 1
+
+
+def wait_for_others(function: Callable[..., bytes], paths: list[str]) -> Callable[..., bytes]:
+    """A read that ends when all these objects are being read."""
+    together = threading.Barrier(len(paths))
+
+    def read(folder: LocalFolder, path: str, *part: int) -> bytes:
+        if path in paths:
+            together.wait(20)
+        return function(folder, path, *part)
+
+    return read
+
+
+def test_objects_are_read_in_parallel(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers before a deletion, and kept requests at a start."""
+    log = object_log(store)
+    for number in range(4):
+        log.write({"a": NewBlock([records(b"v")], [Request("web", str(number), 0, 0, 1)])})
+    following = object_log(store, lambda: time.time() + DAY)  # whose start reads no requests
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "read", wait_for_others(LocalFolder.read, objects(store)[1:5]))
+        following.trim({})
+    for number in range(4):
+        following = object_log(store)
+        following.trim({"a": number + 1})
+    kept = [item.path for item in store.list("requests")]
+    assert len(kept) == 4
+    monkeypatch.setattr(LocalFolder, "get", wait_for_others(LocalFolder.get, kept))
+    assert len(ObjectLog(store, segment_bytes=1, request_age=3600).recover()) == 4
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 95, 120])
+def test_the_newest_object_is_found_without_a_listing_of_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(objects_module, "_LISTED", 10)
+    for number in range(1, count + 1):
+        store.put(object_path(number), b"")
+    listed, list_ = [], LocalFolder.list
+
+    def list_counted(folder: LocalFolder, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
+        for item in list_(folder, prefix, after):
+            listed.append(item)
+            yield item
+
+    monkeypatch.setattr(LocalFolder, "list", list_counted)
+    for known in {0, count // 2, count}:
+        listed.clear()
+        assert SpoolObjects(store).newest(known) == count
+        assert len(listed) <= 20
+
+
+def test_an_idle_writer_reads_the_committed_position_with_each_deletion_only(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, committed = [], ObjectLog.committed
+
+    def committed_counted(log: ObjectLog) -> dict[str, int]:
+        reads.append(log)
+        return committed(log)
+
+    monkeypatch.setattr(ObjectLog, "committed", committed_counted)
+    with closing(open_object_spool(store, "p")) as spool:
+        for _ in range(5):
+            spool.trim()
+            eventually(lambda: not spool._trim_now)
+        spool.append(Incoming("a", records(b"0"))).result(10)  # after the last one
+    assert len(reads) == 1
 
 
 def test_deleted_records_are_a_gap(store: Store) -> None:
