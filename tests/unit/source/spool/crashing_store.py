@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,7 +14,10 @@ from unit.source.spool.crashing_disk import Crash
 
 @dataclass
 class CrashingStore:
-    """Objects by path. A request that changes something may crash its process before or after it takes effect."""
+    """Objects by path. A request that changes something may crash its process before or after it takes effect.
+
+    Any request may have no response.
+    """
 
     now: Callable[[], float]
     rng: random.Random
@@ -21,6 +25,8 @@ class CrashingStore:
     crash_after: int = 2**60  # requests
     unreachable: float = 0.0  # share of requests without a response
     late: list[Callable[[], object]] = field(default_factory=list)  # requests that take effect later
+    meanwhile: list[Callable[[], object]] = field(default_factory=list)  # what others do before a later request
+    guard: threading.Lock = field(default_factory=threading.Lock)
     uri: str = "memory"
 
     def crash(self, rng: random.Random, *, process_only: bool = False) -> CrashingStore:
@@ -29,6 +35,26 @@ class CrashingStore:
         return self
 
     def _request(self, effect: Callable[[], None]) -> None:
+        self._let_others_go_on()
+        with self.guard:
+            self._change(effect)
+
+    def _let_others_go_on(self) -> None:
+        """One after the other: what goes on has requests too."""
+        with self.guard:
+            waiting = [] if self.rng.random() < 0.8 else self.meanwhile[-1:]
+            others, self.meanwhile = self.meanwhile[:-1], [] if waiting else self.meanwhile
+        for go_on in waiting:
+            go_on()
+            self.meanwhile = others
+
+    def _read(self) -> None:
+        self._let_others_go_on()
+        with self.guard:
+            if self.rng.random() < self.unreachable / 10:  # a step has many reads, and some steps must succeed
+                raise StorageUnreachable("No response.")
+
+    def _change(self, effect: Callable[[], None]) -> None:
         while self.late and self.rng.random() < 0.5:
             self.late.pop(0)()
         if self.rng.random() < self.unreachable:
@@ -65,17 +91,21 @@ class CrashingStore:
             self._request(lambda path=path: self.objects.pop(path, None) and None)  # type: ignore[misc]
 
     def get(self, path: str) -> bytes:
-        if path not in self.objects:
-            raise NotFound(path)
-        return self.objects[path][0]
+        self._read()
+        try:
+            return self.objects[path][0]
+        except KeyError:
+            raise NotFound(path) from None
 
     def read(self, path: str, start: int, until: int) -> bytes:
         return self.get(path)[start:until]
 
     def list(self, prefix: str = "", after: str | None = None) -> Iterator[ObjectMeta]:
-        for path, (data, modified) in sorted(self.objects.items()):
+        self._read()
+        for path, (data, modified) in sorted(self.objects.copy().items()):
             if path.startswith(f"{prefix}/") and (after is None or path > after):
                 yield ObjectMeta(path, len(data), modified, "")
 
     def exists(self, path: str) -> bool:
+        self._read()
         return path in self.objects

@@ -6,6 +6,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import cast
 
 import pyarrow as pa
@@ -227,7 +228,10 @@ def test_crashes_lose_nothing_that_was_acknowledged(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_crashes_lose_nothing_that_an_object_store_has_acknowledged(seed: int) -> None:
-    """With requests without a response, requests that take effect late, and earlier writers that go on."""
+    """With requests without a response, requests that take effect late, and earlier writers that go on.
+
+    They also go on while the next writer starts.
+    """
     rng = random.Random(seed)
     world = World(rng)
     storage = CrashingStore(lambda: world.clock, rng)
@@ -245,13 +249,19 @@ def test_crashes_lose_nothing_that_an_object_store_has_acknowledged(seed: int) -
             world.crashes += 1
         storage.crash(rng)
         earlier = [*earlier[-5:], world.log]
-        storage.unreachable = 0.0
+        storage.unreachable = rng.choice((0.0, 0.02))
         if rng.random() < 0.2:  # and once more during the recovery
             storage.crash_after = rng.randrange(4)
-            with suppress(Crash):
+            with suppress(Crash, StorageUnreachable):
                 world.start(storage)
             storage.crash(rng)
-        world.start(storage)
+        for nth in range(rng.choice((0, 2))):
+            storage.meanwhile.append(partial(end_writing, earlier[-1], world, nth))
+        while True:
+            with suppress(StorageUnreachable):
+                world.start(storage)
+                break
+        storage.meanwhile.clear()
         world.forget_committed()
     assert world.sequence > 100
     assert world.position
@@ -269,6 +279,14 @@ def continue_writing(log: BlockLog, world: World) -> bool:
     except Fenced:
         return True
     raise AssertionError("an earlier writer has stored records")
+
+
+def end_writing(log: BlockLog, world: World, nth: int) -> None:
+    """The writer before the one that starts: its writes succeed until it is fenced."""
+    with suppress(StorageUnreachable, Fenced):
+        for value in range(world.rng.randrange(4)):
+            log.write({TOPICS[0]: NewBlock([batch([b"%d-%d during start %d" % (nth, value, world.crashes)])])})
+        log.trim(world.position, is_full=True)
 
 
 def test_a_store_without_put_if_absent_is_noticed() -> None:

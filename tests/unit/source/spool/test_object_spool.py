@@ -28,6 +28,7 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.source.ranges import Range
+from headrace.source.spool import object_reader
 from headrace.source.spool import objects as objects_module
 from headrace.source.spool.base import BlockReader, WriteUnsettled
 from headrace.source.spool.block import Request
@@ -456,6 +457,15 @@ def test_the_newest_object_is_found_without_a_listing_of_all(
         listed.clear()
         assert SpoolObjects(store).newest(known) == count
         assert len(listed) <= 20
+
+
+def test_a_reader_keeps_a_bounded_number_of_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_reader, "_ENDS", 20)
+    log, reader = object_log(store), ObjectReader(store)
+    for number in range(8):
+        log.write({f"{number}-{topic}": NewBlock([records(b"v")]) for topic in range(3)})
+        assert len(reader.ends()) == 3 * (number + 1)
+        assert sum(len(each.ends) for each in reader._headers.values()) <= max(20, len(reader.ends()))
 
 
 def test_an_idle_writer_reads_the_committed_position_with_each_deletion_only(
