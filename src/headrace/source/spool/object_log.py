@@ -157,7 +157,7 @@ class ObjectLog:
 
     def _open(self) -> bool:
         """List the objects and put the next one; False if another writer has put it, or deletes, meanwhile."""
-        begun = self._clock()
+        moment = self._clock()
         listed = self._files.listed()
         *old_fronts, front = self._files.fronts()  # after the listing: objects that are deleted meanwhile are before it
         numbers = [number for number in listed if number >= front]
@@ -177,7 +177,7 @@ class ObjectLog:
             return False
         self._objects = {each: _Object(listed[each].size, listed[each].modified) for each in numbers}
         self._size = sum(each.size for each in self._objects.values())
-        self._front, self._openings, self._ends, self._confirmed = front, openings, ends, begun
+        self._front, self._openings, self._ends, self._confirmed = front, openings, ends, moment
         self._stored(header, len(data))
         self._deleted = [item.path for each, item in listed.items() if each < front and each not in openings]
         self._deleted += [front_path(each) for each in old_fronts]
@@ -280,7 +280,7 @@ class ObjectLog:
         write = self._unsettled
         if write is None:
             return {}
-        begun = self._clock()
+        moment = self._clock()
         try:
             self._confirm(write.header.number)
             self._put(write.header.number, write.data)
@@ -288,7 +288,7 @@ class ObjectLog:
             unsettled = WriteUnsettled(error.message, hint=error.hint)
             unsettled.settle = self.settle
             raise unsettled from error
-        self._unsettled, self._confirmed = None, begun
+        self._unsettled, self._confirmed = None, moment
         self._stored(write.header, len(write.data))
         return write.firsts
 

@@ -302,7 +302,7 @@ def test_a_store_without_put_if_absent_is_noticed() -> None:
     earlier = world.log
     world.start(storage)
     with pytest.raises(AssertionError, match="an earlier writer has stored records"):
-        continue_writing(earlier, world)
+        any(continue_writing(earlier, world) is None for _ in range(20))  # some look for a successor, and end
 
 
 def test_a_disk_that_ignores_syncs_is_noticed() -> None:
