@@ -193,7 +193,7 @@ def test_a_collector_that_is_killed_sends_its_queue(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_full_spool_is_waited_for(protocol: str, tmp_path: Path) -> None:
-    full = receiving(tmp_path, spool={"max_bytes": "16MB"})
+    full = receiving(tmp_path, max_body="8MB", spool={"max_bytes": "16MB"})
     with full as pipeline, sending_to(pipeline, tmp_path, protocol) as agent:
         telemetrygen("traces", agent.address, "--traces", "40", "--size", "1", "--batch-size", "2", "--rate", "0")
         eventually(lambda: agent.logged("spool is full"), within=60, say=lambda: agent.log.read_text()[-2000:])
