@@ -140,6 +140,9 @@ def test_executors_without_headrace_are_named(shop: Shop, cluster: StandaloneClu
 # ---- deaths ----
 
 
+MANY = 240_000  # records: the second batch takes seconds, on a quiet machine too
+
+
 def reading(running: Running) -> None:
     """Wait until tasks have read some records of a batch, which is not committed yet."""
     eventually(
@@ -167,7 +170,7 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_a_worker_is_killed_during_a_batch(shop: Shop, cluster: StandaloneCluster) -> None:
-    shop.send(60_000)
+    shop.send(MANY)
     with start_cli(["run", shop.write_spec(), "--until", "latest"]) as running:
         reading(running)
         worker = next(worker for worker in reversed(cluster.workers) if worker.poll() is None)
@@ -180,7 +183,7 @@ def test_a_worker_is_killed_during_a_batch(shop: Shop, cluster: StandaloneCluste
 
 @pytest.mark.slow
 def test_the_python_of_an_executor_is_killed_during_a_batch(shop: Shop, cluster: StandaloneCluster) -> None:
-    shop.send(60_000)
+    shop.send(MANY)
     with start_cli(["run", shop.write_spec(), "--until", "latest"]) as running:
         reading(running)
         eventually(lambda: python_workers(cluster), 60, "Python runs")[0].kill()
@@ -189,7 +192,7 @@ def test_the_python_of_an_executor_is_killed_during_a_batch(shop: Shop, cluster:
 
 @pytest.mark.slow
 def test_the_driver_is_killed_and_started_again(shop: Shop, cluster: StandaloneCluster) -> None:
-    shop.send(60_000)
+    shop.send(MANY)
     with start_cli(["run", shop.write_spec(), "--until", "latest"]) as running:
         reading(running)
         os.kill(running.child.pid, signal.SIGKILL)
@@ -208,7 +211,7 @@ def test_copies_of_slow_tasks_write_nothing_twice(shop: Shop, cluster: Standalon
     copying = {"spark.speculation": "true", "spark.speculation.interval": "100ms", "spark.speculation.multiplier": "1"}
     copying |= {"spark.speculation.quantile": "0.1", "spark.speculation.minTaskRuntime": "1ms"}
     shop.options["spark"] = spark_keys(cluster, conf=LOOPBACK | copying)
-    shop.send(60_000)
+    shop.send(MANY)
     with start_cli(["run", shop.write_spec(), "--until", "latest"]) as running:
         finish(shop, running)
 
