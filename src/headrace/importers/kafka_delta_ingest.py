@@ -228,9 +228,11 @@ def _option(word: str) -> tuple[str | None, str | None]:
 
 
 def _continues(name: str, word: str) -> bool:
-    """Whether a word is a further value of `-t` or `-K`, as in `-K a=b c=d`."""
-    pattern = r"[A-Za-z][A-Za-z0-9_.-]*=.*" if name == "kafka_setting" else r"[A-Za-z_][\w.]*:\s.*"
-    return re.fullmatch(pattern, word, re.DOTALL) is not None
+    """Whether a word is a further value of `-t` or `-K`, as in `-K a=b c=d`. A URL is none, nor an option."""
+    if name == "kafka_setting":
+        return re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*=.*", word, re.DOTALL) is not None
+    column, _, query = word.partition(":")
+    return bool(column.strip() and query.strip()) and not word.startswith("-") and not query.startswith("//")
 
 
 def _typed(name: str, setting: Setting, findings: Findings) -> Setting:

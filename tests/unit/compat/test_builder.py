@@ -31,6 +31,7 @@ from headrace.compat.builder import (
     UpsertOperation,
 )
 from headrace.errors import UsageError
+from headrace.importers.detect import import_file
 
 TOML = """\
 [deltalake]
@@ -361,8 +362,21 @@ def test_partitioning_strategies(tmp_path: Path) -> None:
     assert table.get_statistics().partition_count == hashed.partition_buckets
     done = table.upsert(UpsertOperation().with_records(generate_telemetry_data()).with_merge_key("id"))
     assert (done.inserted_count, done.updated_count) == (0, 1000), "a key is always in the same bucket"
-    with pytest.raises(UsageError, match="Specify value or hash"):
+    with pytest.raises(UsageError, match="Specify value or hash or time"):
         hashed.with_partition_strategy("range")
+
+
+@pytest.mark.parametrize("strategy", ["value", "time", "hash"])
+def test_builder_and_importer_accept_the_same_strategies(tmp_path: Path, strategy: str) -> None:
+    text = '[deltalake]\ntable_path = "lake/spans"\npartition_by = ["date", "hour", "service_name"]\n'
+    file = tmp_path / "deltalake.toml"
+    file.write_text(f'{text}partition_strategy = "{strategy}"\n')
+    imported = import_file(str(file), file.read_text(), {})
+    assert imported is not None
+    assert imported.findings.errors == []
+    partitions = imported.drafts[0].plain()["table"]["partition_by"]
+    names = [each if isinstance(each, str) else each["as"] for each in partitions]
+    assert list(DeltaConfig.from_toml(file).columns) == names
 
 
 def spans() -> pa.Table:

@@ -79,6 +79,17 @@ def test_transforms_are_jmespath():
     assert fork == [{"jmespath": {"set": {"date": "at", "bids": "null"}, **options}}]
 
 
+@pytest.mark.parametrize("words", [("a:b", "c:d"), ("a: b", "c :d"), ("a:b", "-t", "c:d"), ("a:b", "c:d", "-k=h:1")])
+def test_transforms_need_no_space_after_the_colon(words: tuple[str, ...]):
+    transform = [{"jmespath": {"set": {"a": "b", "c": "d"}, "allow_missing": True}}]
+    assert _spec(*PROJECT, "-t", *words)["transform"] == transform
+    assert _spec("ingest", "-t", *words, "--", *PROJECT[1:])["transform"] == transform
+
+
+def test_the_location_of_the_table_is_no_transform():
+    assert _spec("ingest", "web_requests", "-t", "a:b", "s3://bucket/web")["table"]["path"] == "s3://bucket/web"
+
+
 def test_the_environment_has_the_certificates(monkeypatch: pytest.MonkeyPatch):
     variables = {f"KAFKA_DELTA_INGEST_{name}": "-----BEGIN CERTIFICATE-----" for name in ("CERT", "KEY", "CA")}
     imported = import_arguments((*PROJECT, "-K", "security.protocol=SSL"), variables)

@@ -26,7 +26,7 @@ _TEXTS = ("table_path", "table_name", "partition_strategy", "compression")
 _FLAGS = ("optimize_enabled", "vacuum_enabled", *_SECTIONS["operations"], *_SECTIONS["schema"])
 _OPTIONAL = ("parallelism", "batch_size", *_SECTIONS["storage"])
 _RANGES = {**dict.fromkeys(_OPTIONAL, (1, 2**40)), "retention_hours": (0, 876_000), "partition_buckets": (2, 10_000)}
-_STRATEGIES = ("value", "hash")
+_STRATEGIES = ("value", "hash", "time")
 IGNORED = {  # keys without effect on operations, and the reason
     "parallelism": "an operation chooses its number of threads",
     "batch_size": "an operation is one commit, however many records it has",
@@ -82,7 +82,7 @@ class DeltaConfig:
     table_path: str = ""
     table_name: str = ""
     partition_by: tuple[str, ...] = ()
-    partition_strategy: str = "value"  # or "hash": partition by `<column>_bucket`
+    partition_strategy: str = "value"  # or "time", which is equal, or "hash": partition by `<column>_bucket`
     partition_buckets: int = 16
     optimize_enabled: bool = True
     vacuum_enabled: bool = True
@@ -136,7 +136,7 @@ class DeltaConfig:
         return self.having(partition_by=(columns,) if isinstance(columns, str) else tuple(columns))
 
     def with_partition_strategy(self, strategy: str) -> Self:
-        """Partition by `value`, or by `hash` (buckets)."""
+        """Partition by `value` or `time`, which derive `date` and `hour`, or by `hash` (buckets)."""
         return self.having(partition_strategy=strategy)
 
     def with_optimize_enabled(self, enabled: bool) -> Self:
