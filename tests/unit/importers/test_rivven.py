@@ -50,8 +50,8 @@ def test_the_defaults_of_rivven_are_kept():
     assert [column["name"] for column in spec["table"]["columns"]] == ["data", "event_type", "timestamp", "stream"]
 
 
-def test_conflicts_are_retried_after_100_200_and_400_ms():
-    """`retry` has one interval for all errors: the first one, which doubles."""
+def test_the_interval_and_the_attempts_of_a_conflict_are_keys_of_retry():
+    """The interval is the first one for all errors, and doubles; direct appends have no conflict to wait for."""
     retry = _spec()["retry"]
     assert retry == {"unreachable": {"initial_interval": "100ms", "max_interval": "30s"}, "conflict": 4}
 
