@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from headrace.cli.console import emit, say
-from headrace.cli.options import AsJson
+from headrace.cli.options import CONFIG_PATH, OF_CONFIG_PATH, AsJson
 from headrace.errors import plural
 
 if TYPE_CHECKING:  # the models of specs take long to import, and every command imports this one
@@ -24,7 +24,16 @@ def command(online: Online | None = None) -> Callable[..., None]:
     """Create the command with the given online checks."""
 
     def check(
-        spec_files: Annotated[list[Path], typer.Argument(metavar="SPECS", help="Spec files.", show_default=False)],
+        spec_files: Annotated[
+            list[Path],
+            typer.Argument(
+                metavar="SPECS",
+                help=f"Spec files. {OF_CONFIG_PATH}",
+                envvar=CONFIG_PATH,
+                show_envvar=False,
+                show_default=False,
+            ),
+        ],
         ask_online: Annotated[
             bool, typer.Option("--online", help="Also check the broker, the tables and the object store.")
         ] = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import emit, say
-from headrace.cli.options import AsJson
+from headrace.cli.options import CONFIG_PATH, AsJson
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _results(words: Sequence[str], from_env: bool, dialect: str | None) -> Seque
         raise UsageError(f"Unknown --dialect: '{dialect}'{suggestion}.", hint=f"Use {', '.join(NAMES)}.")
     if words and words[0] in ("ingest", "repair") and not Path(words[0]).exists():
         return [import_arguments(words, os.environ)]
-    config_path = os.environ.get("CONNECTOR_CONFIG_PATH")
+    config_path = os.environ.get(CONFIG_PATH)
     if from_env and dialect in (None, "danube") and config_path:
         return [_file_result(config_path, "danube")]
     if from_env:

@@ -14,6 +14,18 @@ SpecFiles = Annotated[list[Path], typer.Argument(metavar="SPECS", help="Spec fil
 SpecPaths = Annotated[
     list[Path], typer.Argument(metavar="SPECS", help="Spec files, or a directory of spec files.", exists=True)
 ]
+CONFIG_PATH = "CONNECTOR_CONFIG_PATH"  # of Danube's sink, whose start command sets nothing else
+OF_CONFIG_PATH = f"Default: the file that {CONFIG_PATH} names, as for Danube's sink."
+RunPaths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SPECS",
+        help=f"Spec files, or a directory of spec files. {OF_CONFIG_PATH}",
+        envvar=CONFIG_PATH,
+        show_envvar=False,
+        exists=True,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]

@@ -39,7 +39,7 @@ from headrace.cli.listen import (
     new_console,
     statsd,
 )
-from headrace.cli.options import AsJson, LogFormatOption, SpecPaths, Wait, all_spec_files
+from headrace.cli.options import AsJson, LogFormatOption, RunPaths, Wait, all_spec_files
 from headrace.cli.signals import Signals
 from headrace.errors import UsageError, plural
 
@@ -51,7 +51,7 @@ STARTING = "Starting Spark…"
 
 
 def run(
-    spec_files: SpecPaths,
+    spec_files: RunPaths,
     until: Annotated[
         str | None,
         typer.Option(help="`latest`: process the records available at the start, then exit.", metavar="latest"),

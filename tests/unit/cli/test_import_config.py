@@ -173,6 +173,20 @@ def test_the_environment_is_imported(configs: Path, monkeypatch: pytest.MonkeyPa
     assert "pipeline: users" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_the_variable_of_danube_names_the_file_if_there_are_no_specs(
+    configs: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    (configs / "wrong sink.toml").write_text((configs / "danube.toml").read_text() + "\n[nothing]\n")
+    assert "Missing argument 'SPECS'" in RUNNER.invoke(app, [command]).stderr
+    monkeypatch.setenv("CONNECTOR_CONFIG_PATH", "wrong sink.toml")
+    result = RUNNER.invoke(app, [command])
+    assert "wrong sink.toml" in f"{result.output}{result.exception}"
+    assert "nothing: unknown key" in f"{result.output}{result.exception}"
+    monkeypatch.setenv("CONNECTOR_CONFIG_PATH", "nowhere.toml")
+    assert RUNNER.invoke(app, ["check", "danube.toml"]).exit_code == 0
+
+
 def test_a_command_line_is_imported(configs: Path):
     result = _import("--", "ingest", "events", "./lake/events", "-l", "60")
     assert "every: 1m" in result.stdout
