@@ -29,11 +29,46 @@ Usage:
 
 `kafka-delta-ingest ingest --help` and `kafka-delta-ingest repair --help` list the options.
 """
-_REPAIR: Mapping[str, tuple[str, str]] = {  # variable and default of each option
-    "table_url": ("TABLE_URL", ""),
-    "optimize_target_size": ("OPTIMIZE_TARGET_SIZE", "100000000"),
-    "optimize_partition": ("OPTIMIZE_PARTITION", ""),
-    "optimize_partition_predicate": ("OPTIMIZE_PARTITION_PREDICATE", ""),
+_INGEST: Mapping[str, str] = {  # description of each option
+    "topic": "Kafka topic to read",
+    "table_base_uri": "Parent of the tables, one for each message type or topic",
+    "message_type_whitelist": "Regular expression of the message types to write; others are skipped",
+    "kafka": "Kafka brokers as host:port, separated by commas",
+    "consumer_group": "Kafka consumer group",
+    "app_id": "Id of the txns in the table that store the positions",
+    "seek_offsets": "Last offsets that were read, by partition, as a JSON object; for a new app id",
+    "auto_offset_reset": "Where a new app id starts: earliest or latest",
+    "allowed_latency": "Maximum seconds between two writes",
+    "max_messages_per_batch": "Messages after which a batch is written",
+    "min_bytes_per_file": "Bytes after which a batch is written",
+    "housekeeping_loop_iteration": "Iterations of the receive loop between housekeeping",
+    "deserialization_workers": "Workers that deserialize messages",
+    "worker_to_messages_multiplier": "Messages in the queue of each worker",
+    "num_converting_workers": "Workers that convert messages to record batches",
+    "num_arrow_writer_threads": "Threads that write data files",
+    "max_version_lookback": "Table versions that are searched for the position",
+    "seconds_idle_kafka_read_before_flush": "Seconds without messages before a write",
+    "partition_columns": "Partition columns of new tables, separated by commas",
+    "transform": "Columns from JMESPath expressions, as 'PROPERTY: SOURCE'; repeatable",
+    "dlq_table_location": "Table of the dead letters",
+    "dlq_transform": "Columns of the dead letters, as 'PROPERTY: SOURCE'; repeatable",
+    "checkpoints": "Write checkpoints of the table, which Headrace always does",
+    "kafka_setting": "Setting of the Kafka client, as 'NAME=VALUE'; repeatable",
+    "statsd_endpoint": "Address of statsd as host:port",
+    "prometheus_port": "Port of the loopback interface that serves metrics",
+    "json": "Messages are JSON; URL of a schema registry, or empty",
+    "avro": "Messages are Avro; URL of a schema registry, a schema file, or empty",
+    "soe-avro": "Messages are Avro with single-object encoding; schema file or directory",
+    "protobuf": "Messages are Protobuf; URL of a schema registry",
+    "aidl": "Messages are AIDL; schemas or their registry",
+    "ends_at_latest_offsets": "Exit at the offsets that are the latest at the start",
+    "decompress_gzip": "Decompress messages with gzip",
+}
+_REPAIR: Mapping[str, tuple[str, str, str]] = {  # variable, default and description of each option
+    "table_url": ("TABLE_URL", "", "Path of the table; required"),
+    "optimize_target_size": ("OPTIMIZE_TARGET_SIZE", "100000000", "Target size of the compacted files, in bytes"),
+    "optimize_partition": ("OPTIMIZE_PARTITION", "", "Partition column to compact one partition only"),
+    "optimize_partition_predicate": ("OPTIMIZE_PARTITION_PREDICATE", "", "Value of that column"),
 }
 
 
@@ -41,6 +76,8 @@ def kafka_delta_ingest() -> None:
     """Entry point of `kafka-delta-ingest`. Exit codes: 0 success, 1 error."""
     commands: Mapping[str, Callable[[Sequence[str]], int]] = {"ingest": ingest, "repair": repair_table}
     name, *arguments = sys.argv[1:] or ["--help"]
+    if name == "help" and arguments:
+        name, arguments = arguments[0], ["--help"]
     try:
         with hidden_pandas():
             if name in ("--help", "-h", "help"):
@@ -139,8 +176,12 @@ def _ingest_options() -> str:
             notes = [f"env: {flag.variable}"] if flag.variable else []
             notes += [f"default: {flag.default}"] if flag.default not in (None, False) else []
             notes += [f"no effect: {flag.reason}"] if flag.reason else []
-            rows.append(f"  {short}--{name}{value}" + (f"  [{'; '.join(notes)}]" if notes else ""))
+            rows.append(_option_rows(f"{short}--{name}{value}", _INGEST[name], notes))
     return "\n".join(["Options:", *rows]) + "\n"
+
+
+def _option_rows(option: str, description: str, notes: Sequence[str]) -> str:
+    return f"  {option}\n          {description}" + (f" [{'; '.join(notes)}]" if notes else "")
 
 
 # ---- repair ----
@@ -149,7 +190,14 @@ def _ingest_options() -> str:
 def repair_table(arguments: Sequence[str]) -> int:
     """Remove missing files from the log of a table, and compact its small files."""
     if {"-h", "--help"} & {*arguments}:
-        rows = [f"  --{name} <{name.upper()}>  [env: {variable}]" for name, (variable, _) in _REPAIR.items()]
+        rows = [
+            _option_rows(
+                f"--{name} <{name.upper()}>",
+                description,
+                [f"env: {variable}", *([f"default: {default}"] if default else [])],
+            )
+            for name, (variable, default, description) in _REPAIR.items()
+        ]
         sys.stdout.write("\n".join(["Usage: kafka-delta-ingest repair [OPTIONS]", "", "Options:", *rows]) + "\n")
         return 0
     options = dict(_repair_options(arguments))
@@ -207,5 +255,5 @@ def _repair_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not equals and not words:
             raise UsageError(f"{name} requires a value.")
         values[option] = value if equals else words.pop(0)
-    for option, (variable, default) in _REPAIR.items():
+    for option, (variable, default, _) in _REPAIR.items():
         yield option, values.get(option) or os.environ.get(variable) or default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import tomllib
@@ -119,10 +120,21 @@ def test_the_help_has_every_flag(cli: Run) -> None:
     assert "Headrace" in cli("--version")[1]
 
 
+@pytest.mark.parametrize("command", ["ingest", "repair"])
+def test_help_of_a_command_describes_its_options(cli: Run, command: str) -> None:
+    code, out, _ = cli("help", command)
+    assert (code, out) == (0, cli(command, "--help")[1])
+    assert out.startswith(f"Usage: kafka-delta-ingest {command} ")
+    rows = out.partition("Options:\n")[2].splitlines()
+    assert all(row.lstrip().startswith("-") for row in rows[::2])
+    assert all(re.match(r" {10}[A-Z]\w+ ", row) for row in rows[1::2])
+
+
 def test_an_unknown_command(cli: Run) -> None:
-    code, _, err = cli("consume")
-    assert code == 1
-    assert "Use ingest or repair" in err
+    for arguments in (("consume",), ("help", "consume")):
+        code, _, err = cli(*arguments)
+        assert code == 1
+        assert "Use ingest or repair" in err
 
 
 # ---- repair ----
