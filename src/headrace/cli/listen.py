@@ -135,14 +135,16 @@ def check_profiles(options: ListenOptions | None, profiles: Sequence[str], prefi
 
 
 @contextmanager
-def statsd(address: str | None, monitor: Monitor, prefix: str | None) -> Iterator[None]:
+def statsd(
+    address: str | None, monitor: Monitor, prefix: str | None, *, name_pipelines: bool = True
+) -> Iterator[None]:
     """Send the figures of the monitor over statsd meanwhile, if there is an address."""
     if not address:
         yield
         return
     from headrace.serve.statsd import Statsd
 
-    sender = Statsd(monitor, address, prefix)
+    sender = Statsd(monitor, address, prefix, name_pipelines=name_pipelines)
     sender.start()
     try:
         yield

@@ -144,7 +144,8 @@ def _run(specs: Sequence[Any], imported: Imported, signals: Any) -> Sequence[Any
     with event_output(False, None) as output, ExitStack() as exports:
         profiles = [MetricsProfile.KAFKA_DELTA_INGEST] if port else []
         url = exports.enter_context(endpoint(options, monitor, profiles, prefix))
-        exports.enter_context(statsd(None if port else statsd_address, monitor, prefix))
+        is_fork = "table_base_uri" in settings  # only its names end with a message type
+        exports.enter_context(statsd(None if port else statsd_address, monitor, prefix, name_pipelines=is_fork))
         signals.say = output.say
         if url is not None:
             output.endpoint(url)

@@ -20,9 +20,17 @@ _PACKET = 1_432  # bytes that fit an Ethernet frame
 class Statsd:
     """Sends what has changed every ten seconds. Packets may be lost; nothing waits for them."""
 
-    def __init__(self, monitor: Monitor, address: str, prefix: str | None = None, interval: float = _INTERVAL) -> None:
-        """UsageError if the address is invalid or unknown."""
-        self._monitor, self._interval = monitor, interval
+    def __init__(
+        self,
+        monitor: Monitor,
+        address: str,
+        prefix: str | None = None,
+        interval: float = _INTERVAL,
+        *,
+        name_pipelines: bool = True,
+    ) -> None:
+        """With `name_pipelines`, names end with that of the pipeline. UsageError if the address is invalid."""
+        self._monitor, self._interval, self._name_pipelines = monitor, interval, name_pipelines
         self._prefix = prefix or DEFAULT_PREFIX[MetricsProfile.KAFKA_DELTA_INGEST]
         self._counters: dict[tuple[str, str], float] = {}  # values that were sent, by pipeline and name
         self._batches: dict[str, int] = {}  # number of the last batch that was sent, by pipeline
@@ -54,8 +62,9 @@ class Statsd:
             self.send()
 
     def _lines(self, view: PipelineView) -> Iterator[str]:
+        suffix = f".{view.name}" if self._name_pipelines else ""
         for figure in ingest_figures(view):
-            name = f"{self._prefix}.{figure.name}.{view.name}"
+            name = f"{self._prefix}.{figure.name}{suffix}"
             if figure.kind == "gauge":
                 yield f"{name}:{figure.value:.0f}|g"
             elif increase := figure.value - self._counters.get((view.name, figure.name), 0):
@@ -66,7 +75,7 @@ class Statsd:
             if batch.batch > last:
                 self._batches[view.name] = batch.batch
                 for timer, phase in TIMERS.items():
-                    yield f"{self._prefix}.{timer}.{view.name}:{batch.phases.get(phase, 0.0) * 1000:.0f}|ms"
+                    yield f"{self._prefix}.{timer}{suffix}:{batch.phases.get(phase, 0.0) * 1000:.0f}|ms"
 
 
 def _open(address: str) -> tuple[socket.socket, tuple[str, int]]:

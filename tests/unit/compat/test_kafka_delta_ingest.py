@@ -87,14 +87,24 @@ def test_both_programs_in_turns(cli: Run, harness: Harness) -> None:
     assert ids(harness) == list(range(16))
 
 
-def test_metrics_are_sent_over_statsd(cli: Run, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "suffix"),
+    [(("orders", "lake/orders"), b""), (("--topic", "orders", "--table_base_uri", "lake"), b".web")],
+)
+def test_metrics_are_sent_over_statsd(
+    cli: Run, harness: Harness, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], suffix: bytes
+) -> None:
+    """Names of the fork have a suffix, those of the project have none."""
     monkeypatch.setenv("KDI_METRICS_PREFIX", "shop")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(60)
         address = f"127.0.0.1:{receiver.getsockname()[1]}"
-        assert cli("ingest", "orders", "lake/orders", "-a", "web", "-e", "-s", address)[0] == 0
-        assert b"shop.delta.write.completed.web:1|c" in receiver.recv(65_536)
+        assert cli("ingest", *arguments, "-a", "web", "-e", "-s", address)[0] == 0
+        packet = receiver.recv(65_536)
+        while b"delta.write.completed" not in packet:
+            packet = receiver.recv(65_536)
+        assert b"shop.delta.write.completed%s:1|c" % suffix in packet.split(b"\n")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,16 @@ def test_the_thread_sends_and_the_end_sends_the_rest(receiver: socket.socket) ->
     sender.stop()
 
 
+def test_names_may_have_no_pipeline(receiver: socket.socket) -> None:
+    monitor = Monitor([shop_spec()])
+    sender = Statsd(monitor, _address(receiver), name_pipelines=False)
+    monitor(batch(1, phases={"stage": 0.25, "commit": 0.015}))
+    sender.stop()
+    lines = _lines(receiver, "kafka_delta_ingest.delta.write.duration")
+    assert "kafka_delta_ingest.delta.write.duration:15|ms" in lines
+    assert not [line for line in lines if "shop" in line]
+
+
 def test_nobody_needs_to_listen() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))
