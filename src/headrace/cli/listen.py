@@ -135,9 +135,7 @@ def check_profiles(options: ListenOptions | None, profiles: Sequence[str], prefi
 
 
 @contextmanager
-def statsd(
-    address: str | None, monitor: Monitor, prefix: str | None, *, name_pipelines: bool = True
-) -> Iterator[None]:
+def statsd(address: str | None, monitor: Monitor, prefix: str | None, *, name_pipelines: bool = True) -> Iterator[None]:
     """Send the figures of the monitor over statsd meanwhile, if there is an address."""
     if not address:
         yield
