@@ -305,7 +305,7 @@ def feature_required(store: Store, verb: str, subject: str) -> FeatureRequired:
     return FeatureRequired(
         f"{store.uri}: cannot {verb} {subject} without the table feature {feature}, which the table does not have. "
         f"With it, {effect}.",
-        hint=f"Run `headrace table enable-feature PATH {feature}`, which shows the clients that can use the table "
-        "afterwards, then run this again; or create a new table.",
+        hint=f"Run `headrace table enable-feature PATH {feature}`, or call `enable_feature`; both show the clients "
+        "that can use the table afterwards. Then run this again; or create a new table.",
         feature=feature,
     )

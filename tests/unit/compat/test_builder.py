@@ -23,6 +23,7 @@ from headrace.compat.builder import (
     DeltaLakeError,
     DeltaSchema,
     DeltaTable,
+    FeatureRequired,
     OperationDisabled,
     PartitionNotFound,
     SchemaMismatch,
@@ -290,6 +291,22 @@ def test_a_schema_says_what_a_table_cannot_become(tmp_path: Path, table: DeltaTa
     assert (made.version, made.partition_columns) == (0, ("a",))
     grown = lazy.update_schema(DeltaSchema().with_field("b", "struct<c:int,d:int>"))
     assert [each.name for each in grown.schema.field("b").type] == ["c", "d"]
+
+
+def test_a_feature_is_enabled_only_without_a_dry_run(table: DeltaTable) -> None:
+    before = table.get_metadata()
+    plan = table.enable_feature("columnMapping", dry_run=True)
+    assert (plan.version, plan.enabled, table.get_metadata()) == (before.version, False, before)
+    with pytest.raises(FeatureRequired, match="columnMapping") as refused:
+        table.rename_columns({"duration_ms": "duration"})
+    assert "`enable_feature`" in refused.value.hint
+    with pytest.raises(FeatureRequired, match="columnMapping"):
+        table.drop_columns("duration_ms")
+    done = table.enable_feature("columnMapping")
+    assert (done.version, done.enabled, done.after) == (before.version + 1, True, plan.after)
+    assert not table.enable_feature("columnMapping").enabled, "it already is"
+    with pytest.raises(UsageError, match="Invalid feature"):
+        table.enable_feature("dropColumns")
 
 
 def test_time_travel(table: DeltaTable) -> None:

@@ -25,12 +25,14 @@ from headrace.compat.builder.operations import (
 from headrace.compat.builder.table import DeltaLakeConnector, DeltaTable, QueryBuilder
 from headrace.errors import (
     ConcurrentModification,
+    FeatureRequired,
     HeadraceError,
     OperationDisabled,
     PartitionNotFound,
     SchemaMismatch,
     TableNotFound,
 )
+from headrace.table import EnabledFeature
 
 DeltaLakeError = HeadraceError  # base class of all errors
 
@@ -47,6 +49,8 @@ __all__ = [
     "DeltaLakeError",
     "DeltaSchema",
     "DeltaTable",
+    "EnabledFeature",
+    "FeatureRequired",
     "OperationDisabled",
     "OperationMetrics",
     "OptimizeResult",

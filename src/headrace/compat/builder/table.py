@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,7 +34,7 @@ from headrace.compat.builder.placement import add_partition_fields, add_partitio
 from headrace.delta.schema import to_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import OperationDisabled, UsageError
-from headrace.table import Table
+from headrace.table import EnabledFeature, Table
 from headrace.table.ownership import existing_table
 from headrace.table.query import Query
 from headrace.table.records import rows_for
@@ -127,6 +127,20 @@ class DeltaTable:
         target = pa.schema([*existing, *fields.values()])
         if target != current:
             self._table.update_schema(target)
+        return self.get_metadata()
+
+    def enable_feature(self, name: str, dry_run: bool = False) -> EnabledFeature:
+        """Enable `columnMapping` (rename and drop columns) or `typeWidening` (widen columns). Cannot be undone."""
+        return self._table.enable_feature(name, dry_run=dry_run)
+
+    def rename_columns(self, names: Mapping[str, str]) -> TableMetadata:
+        """Rename columns, old name to new name; FeatureRequired without `columnMapping`."""
+        self._table.update_schema(rename=names)
+        return self.get_metadata()
+
+    def drop_columns(self, names: str | Iterable[str]) -> TableMetadata:
+        """Drop columns; FeatureRequired without `columnMapping`."""
+        self._table.update_schema(drop=names)
         return self.get_metadata()
 
     def get_metadata(self) -> TableMetadata:
