@@ -595,3 +595,22 @@ def test_watching_a_lease_does_not_wait_for_a_holder_that_renews(store: Store) -
     """The tick of the clock is that of a machine; only the renewal tells that the holder is alive."""
     with Lease.take(store, ttl=0.4, renew=0.05, clock=Clock()), pytest.raises(LeaseHeld):
         Lease.take(store, ttl=30, renew=0.1, watch=True)
+
+
+def test_a_start_whose_listing_is_before_the_front_lists_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier writer has put objects and deleted all listed ones: the object at the front exists."""
+    log, listed = object_log(store), SpoolObjects.listed
+    write(log, b"0")
+    pending = [b"1", b"2", b"3"]
+
+    def list_and_go_on(files: SpoolObjects, after: int = 0) -> dict[int, ObjectMeta]:
+        found = listed(files, after)
+        while pending:
+            write(log, pending.pop(0))
+            log.trim({"a": 3 - len(pending)})
+        return found
+
+    monkeypatch.setattr(SpoolObjects, "listed", list_and_go_on)
+    following = object_log(store)
+    assert following.ends() == {"a": 4}
+    assert write(following, b"4") == 4
