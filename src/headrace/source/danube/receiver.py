@@ -56,6 +56,7 @@ class DanubeReceiver:
     def stop(self) -> None:
         """Stop to receive; what the spool has accepted is still stored and acknowledged."""
         self.stopping.set()
+        self.acknowledger.wait(_CLOSE_SECONDS)  # a broker ignores acknowledgements after the end of the stream
         for reader in self._readers.values():
             reader.end_stream()
         if self._thread.is_alive():
@@ -205,6 +206,8 @@ class _PartitionReader:
         try:
             stream, consumer = self._open()
             for message in stream:
+                if self._receiver.stopping.is_set():
+                    break  # it is delivered again
                 self._store(consumer, message)
                 received += 1
             if not self._wanted_end:
@@ -253,7 +256,12 @@ class _PartitionReader:
         incoming = Incoming(
             self._source_topic, record_of(message, self._partition, schema), identity.producer, identity.sequence
         )
-        future = self._append(incoming)
+        self._receiver.acknowledger.begin()
+        try:
+            future = self._append(incoming)
+        except BaseException:
+            self._receiver.acknowledger.end()
+            raise
         future.add_done_callback(partial(self._stored, consumer, message))
 
     def _append(self, incoming: Incoming) -> Future[Any]:
@@ -275,7 +283,9 @@ class _PartitionReader:
     def _stored(self, consumer: TopicConsumer, message: Any, future: Future[Any]) -> None:
         if (error := future.exception()) is None:
             self._receiver.acknowledger.put(consumer, message)
-        elif self._spool.failure is not None:
+            return
+        self._receiver.acknowledger.end()
+        if self._spool.failure is not None:
             self._receiver.fail(self._spool.failure)
         else:
             failure = error if isinstance(error, HeadraceError) else HeadraceError(str(error))
@@ -289,10 +299,28 @@ class _Acknowledger:
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[TopicConsumer, Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headrace-danube-ack", daemon=True)
+        self._pending = 0  # messages that are being stored or acknowledged
+        self._changed = threading.Condition()
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def begin(self) -> None:
+        """Count a message that is going to be stored and acknowledged."""
+        with self._changed:
+            self._pending += 1
+
+    def end(self) -> None:
+        """Count it as acknowledged, or as one that will be delivered again."""
+        with self._changed:
+            self._pending -= 1
+            self._changed.notify_all()
+
+    def wait(self, within: float) -> None:
+        """Wait until no message is being stored or acknowledged."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending, within)
 
     def put(self, consumer: TopicConsumer, message: Any) -> None:
         """Acknowledge a message soon."""
@@ -308,8 +336,11 @@ class _Acknowledger:
         sent: deque[grpc.Future] = deque()
         while (item := self._queue.get()) is not None:
             consumer, message = item
-            with suppress(grpc.RpcError, ValueError, HeadraceError):  # ValueError: the channel is closed
+            try:
                 sent.append(consumer.acknowledge(message))
+                sent[-1].add_done_callback(lambda _: self.end())
+            except (grpc.RpcError, ValueError, HeadraceError):  # ValueError: the channel is closed
+                self.end()
             while sent and (sent[0].done() or len(sent) > _ACKS):
                 _finish(sent.popleft())
         for future in sent:
