@@ -57,7 +57,7 @@ def is_foreign(file: str) -> bool:
 def import_file(file: str, text: str, variables: Mapping[str, str], dialect: str | None = None) -> Imported | None:
     """Import a file of another system; None if it is a spec, or any other YAML."""
     if _is_env_file(file) or dialect in (KAFKA_DELTA_INGEST, ANALYTICS):
-        return _import_env_file(file, text, variables, dialect)
+        return _import_env_file(file, text, dialect)
     by_name = next((each.syntax for each in DIALECTS if each.name == dialect), "yaml")
     syntax = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(PurePath(file).suffix.lower(), by_name)
     try:
@@ -112,44 +112,26 @@ def import_environment(variables: Mapping[str, str], dialect: str | None = None)
     return _failure(ENVIRONMENT, Place(ENVIRONMENT), "no variables of a known system", expected)
 
 
-def _import_env_file(file: str, text: str, variables: Mapping[str, str], dialect: str | None) -> Imported:
-    """Import a file with `NAME=value` lines, all of which must be variables of the system.
-
-    As with dotenv, variables of the process that the system knows complete those of the file, and override them.
-    """
-    findings, process = Findings(), process_settings(variables)
+def _import_env_file(file: str, text: str, dialect: str | None) -> Imported:
+    """Import a file with `NAME=value` lines, all of which must be variables of the system."""
+    findings = Findings()
     settings = file_settings(text, file, findings)
-    dialect = dialect or _dialect_of(settings) or _dialect_of(settings | process)
-    if dialect is None:
+    if dialect == KAFKA_DELTA_INGEST or (dialect is None and is_kafka_delta_ingest(settings)):
+        known, imported = known_variables(), import_ingest([], settings, file)
+    elif dialect == ANALYTICS or (dialect is None and is_analytics(settings)):
+        known, imported = STORE_VARIABLES | ANALYTICS_VARIABLES.keys(), import_analytics(settings, file)
+    else:
         return _failure(file, Place(file, Spot()), "no variables of a known system", _EXPECTED)
-    is_ingest = dialect == KAFKA_DELTA_INGEST
-    known = known_variables() if is_ingest else STORE_VARIABLES | ANALYTICS_VARIABLES.keys()
     for name, setting in settings.items():
         if name not in known and not name.startswith("KAFKA_SETTING_"):
             findings.error(setting.place, name, "unknown variable", ", ".join(sorted(known)), closest(name, known))
-    own = {
-        name: setting
-        for name, setting in process.items()
-        if name in known or (is_ingest and name.startswith("KAFKA_SETTING_"))
-    }
-    merged = settings | own
-    for name in STORE_VARIABLES & own.keys() & settings.keys():  # credentials stay references that the spec has
-        merged[name] = settings[name].as_value(own[name].value)
-    imported = import_ingest([], merged, file) if is_ingest else import_analytics(merged, file)
     imported.findings.errors = [*findings.errors, *imported.findings.errors]
     used = {origin for draft in imported.drafts for origin, _ in draft.document().names.values()}
-    imported.findings.overrides += [name for name in own if name in used or name in settings]
-    used |= imported.findings.names() | OPTION_VARIABLES | own.keys()
+    used |= imported.findings.names() | OPTION_VARIABLES
     for name, setting in settings.items():
         if name not in used:
             imported.findings.skip(setting, "it has no effect with the other variables that are set")
     return imported
-
-
-def _dialect_of(settings: Mapping[str, Setting]) -> str | None:
-    if is_kafka_delta_ingest(settings):
-        return KAFKA_DELTA_INGEST
-    return ANALYTICS if is_analytics(settings) else None
 
 
 def _failure(origin: str, place: Place, message: str, expected: str) -> Imported:

@@ -74,10 +74,8 @@ def set_storage(
     """Set the options of the store that the table is in.
 
     Secrets in plain text become references to variables whose names start with `prefix`. Credentials in variables of
-    the process need no keys, because Headrace reads the same variables, unless a file has the others.
+    the process need no keys, because Headrace reads the same variables.
     """
-    secrets = [option for name, option in options.items() if _KEYS.get(name, "").rpartition(".")[2] in _SECRETS]
-    are_in_file = any(secret.place.spot is not None for secret in secrets)
     for name, option in options.items():
         path = _KEYS.get(name, "")
         key = path.rpartition(".")[2]
@@ -92,7 +90,7 @@ def set_storage(
         elif key in _SECRETS and prefix:
             draft.set(f"storage.{path}", findings.secret(option, variable_name(prefix, key)))
         elif key in _SECRETS:
-            if are_in_file:
+            if option.place.spot is not None:
                 draft.set(f"storage.{path}", variable_or_secret(option, findings))
         else:
             draft.set(f"storage.{path}", _value(name, key, option))

@@ -58,63 +58,6 @@ def test_variables_that_have_no_effect_together_are_reported():
     assert names == ["AWS_REGION", "SCHEMA_REGISTRY_USERNAME", "KAFKA_SETTING_CLIENT_ID"]
 
 
-INGEST = "KAFKA_TOPIC=a\nTABLE_LOCATION=./a\nKAFKA_BROKERS=file:1\nAPP_ID=web\n"
-
-
-def test_variables_of_the_process_override_and_complete_a_file():
-    names = ("KAFKA_DELTA_INGEST_CERT", "KAFKA_DELTA_INGEST_KEY")
-    variables = {"KAFKA_BROKERS": "other:1", "APP_ID": "", "HOME": "/", **dict.fromkeys(names, "hidden")}
-    imported = import_file("ingest.env", INGEST, {**variables, "KAFKA_SETTING_SECURITY.PROTOCOL": "SSL"})
-    assert imported is not None
-    assert imported.findings.errors == imported.findings.secrets == []
-    spec = imported.drafts[0].plain()
-    assert (spec["source"]["kafka"]["brokers"], spec["pipeline"]) == ("other:1", "web")
-    assert spec["source"]["kafka"]["tls"] == dict(
-        zip(("certificate", "key"), (f"${{env:{name}}}" for name in names), strict=True)
-    )
-    assert "hidden" not in imported.text()
-    assert "# Overridden by environment variables: KAFKA_BROKERS, " in imported.text()
-
-
-def test_credentials_of_the_process_complete_a_file():
-    variables = {"AWS_ACCESS_KEY_ID": "b", "AWS_SECRET_ACCESS_KEY": "hidden", "DATABASE_URL": "c"}
-    imported = import_file("writer.env", WRITER, variables)
-    assert imported is not None
-    assert imported.findings.assumptions == imported.findings.secrets == imported.findings.errors == []
-    assert imported.findings.not_honoured == []
-    assert "access_key_id" not in imported.drafts[0].plain()["storage"]["s3"]
-    assert "hidden" not in imported.text()
-
-
-def test_credentials_of_the_process_override_those_of_a_file():
-    """The spec does not depend on it; only the values of its references do."""
-    text = f"{WRITER}AWS_ACCESS_KEY_ID=a\nAWS_SECRET_ACCESS_KEY=hidden\n"
-    variables = {"AWS_ACCESS_KEY_ID": "b", "AWS_SECRET_ACCESS_KEY": "hidden2"}
-    alone, overridden = import_file("writer.env", text, {}), import_file("writer.env", text, variables)
-    assert alone is not None
-    assert overridden is not None
-    assert overridden.drafts[0].text() == alone.drafts[0].text()
-    assert {each.variable: each.value for each in alone.findings.secrets} != variables
-    assert {each.variable: each.value for each in overridden.findings.secrets} == variables
-    assert "hidden" not in overridden.text()
-
-
-def test_credentials_may_be_in_both():
-    imported = import_file("writer.env", f"{WRITER}AWS_ACCESS_KEY_ID=a\n", {"AWS_SECRET_ACCESS_KEY": "hidden"})
-    assert imported is not None
-    assert imported.findings.errors == imported.findings.assumptions == []
-    keys = {"access_key_id": "${env:AWS_ACCESS_KEY_ID}", "secret_access_key": "${env:AWS_SECRET_ACCESS_KEY}"}
-    s3 = imported.drafts[0].plain()["storage"]["s3"]
-    assert s3 | keys == s3
-
-
-def test_the_process_may_have_the_variable_that_names_the_system():
-    imported = import_file("ingest.env", "KAFKA_TOPIC=a\n", {"TABLE_LOCATION": "./a"})
-    assert imported is not None
-    assert imported.findings.errors == []
-    assert imported.drafts[0].plain()["table"]["path"] == "./a"
-
-
 def test_all_sixteen_columns_and_the_defaults_are_there():
     imported = import_environment({"KAFKA_BOOTSTRAP_SERVERS": "localhost:9092", "DELTA_TABLE_PATH": "s3://lake/events"})
     spec = imported.drafts[0].plain()
