@@ -56,7 +56,7 @@ class DanubeReceiver:
     def stop(self) -> None:
         """Stop to receive; what the spool has accepted is still stored and acknowledged."""
         self.stopping.set()
-        self.acknowledger.wait(_CLOSE_SECONDS)  # a broker ignores acknowledgements after the end of the stream
+        self.acknowledger.wait(_CLOSE_SECONDS)  # after the end of the stream they may be ignored
         for reader in self._readers.values():
             reader.end_stream()
         if self._thread.is_alive():
